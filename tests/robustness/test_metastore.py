@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from confluent_kafka import Producer
 
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.postgres import Postgres
@@ -106,6 +109,48 @@ def test_a_broker_that_starts_without_its_metastore_waits_for_it(cluster: Sexton
     postgres.start()
     cluster.wait_ready()
     serves_again(cluster)
+
+
+@contextmanager
+def cut_off(cluster: SextonCluster, postgres: Postgres, node_id: int) -> Iterator[None]:
+    """Starts a broker again that reaches the metastore under a name of its own, which within is turned away."""
+
+    def restart(url: str) -> None:
+        before, cluster.metastore_url = cluster.metastore_url, url
+        cluster.kill_node(node_id)
+        cluster.start_node(node_id)
+        cluster.metastore_url = before
+
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
+        connection.execute("CREATE ROLE lonely SUPERUSER LOGIN")
+        restart(cluster.metastore_url.replace("sexton@", "lonely@"))
+        connection.execute("ALTER ROLE lonely NOLOGIN")
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'lonely'")
+        try:
+            yield
+        finally:
+            restart(cluster.metastore_url)
+            connection.execute("DROP ROLE lonely")
+
+
+def test_a_new_idempotent_producer_that_meets_a_fenced_broker_first_goes_to_another(
+    cluster: SextonCluster, postgres: Postgres
+) -> None:
+    serves_again(cluster)
+    with cut_off(cluster, postgres, 1):
+        wait_until(lambda: _leads_all(cluster, 2))
+        first, _ = cluster.bootstrap.split(",")
+        told: list[Any] = []
+        producer = Producer({"bootstrap.servers": first, "enable.idempotence": True, "log_level": 0})
+        producer.produce("t", b"v", on_delivery=lambda error, _: told.append(error))
+        assert producer.flush(60) == 0, "it is still waiting for a producer id"
+        assert told == [None]
+    serves_again(cluster)
+
+
+def _leads_all(cluster: SextonCluster, node_id: int) -> bool:
+    with Watched(cluster, node_id).wire() as wire:
+        return all(wire.leader_and_isr("t", partition)[0] == node_id for partition in (0, 1))
 
 
 def test_a_locked_sqlite_file_is_waited_for(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -132,6 +133,18 @@ async def test_metastore_that_is_away_delays_new_producers_only() -> None:
     assert (answer.error_code, answer.producer_id) == (ErrorCode.coordinator_load_in_progress, -1)
     broker.metastore.is_away = False
     assert (await client.call(INIT_PRODUCER_ID, 4, {"transactional_id": None})).error_code is ErrorCode.none
+
+
+async def test_a_fenced_broker_without_metastore_sends_new_producers_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By closing the connection: librdkafka answers an error by asking the same broker again, for ever."""
+    broker = await serving_broker()
+    client = Client(broker)
+    broker.metastore.is_away = True
+    monkeypatch.setattr(broker, "lease_is_valid", lambda: False)
+    client.feed(client.frame(INIT_PRODUCER_ID, 4, {"transactional_id": None}))
+    async with asyncio.timeout(5):
+        while not client.connection.is_closed:
+            await asyncio.sleep(0.01)
 
 
 async def test_transactional_producers_are_told_to_try_again() -> None:

@@ -6,7 +6,10 @@ is aborted first, and the response waits for that, for a moment. From version 3 
 error sends its id and epoch (KIP-360), and is refused with PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 4) if
 another instance has been initialised since. After a timeout of its transaction it is not refused (KIP-588).
 
-Deviation from Kafka: version 6 is not offered. It exists for two-phase commit with other systems (KIP-939), which Kafka
+Deviations from Kafka. A broker that was fenced, and has no id left because it cannot reach the metastore, closes the
+connection of an idempotent producer. Kafka answers COORDINATOR_LOAD_IN_PROGRESS for as long as that lasts; librdkafka
+then asks the broker to which it is connected again and again, though any other would do. (Java asks a random one.)
+And version 6 is not offered. It exists for two-phase commit with other systems (KIP-939), which Kafka
 4.3 offers only where unstable versions are switched on, and which Sexton does not implement.
 """
 
@@ -15,10 +18,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sexton.broker.api.txn_common import for_version
-from sexton.broker.network.request import Request, Response, milliseconds
+from sexton.broker.network.request import DropConnectionError, Request, Response, milliseconds
 from sexton.coordinators.transactions.messages import InitRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
+from sexton.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerId, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -34,7 +37,7 @@ _FAILED = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH}
 async def handle(broker: Broker, request: Request) -> Response:
     try:
         if request.body.transactional_id is None:
-            return {"producer_id": await broker.producer_ids.next(), "producer_epoch": 0}
+            return {"producer_id": await _next_id(broker), "producer_epoch": 0}
         asked = _asked(request)
         await broker.transactions.until_ready(asked.transactional_id)
         producer = await broker.transactions.service.init(asked)
@@ -42,6 +45,15 @@ async def handle(broker: Broker, request: Request) -> Response:
         return {**_FAILED, "error_code": for_version(error.code, request.version, FENCED_SINCE)}
     broker.transactions.initialised(request.body.transactional_id, *producer)
     return {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+
+
+async def _next_id(broker: Broker) -> ProducerId:
+    try:
+        return await broker.producer_ids.next()
+    except KafkaError:
+        if broker.lease_is_valid():
+            raise
+        raise DropConnectionError("no producer id: this broker is fenced and cannot reach the metastore") from None
 
 
 def _asked(request: Request) -> InitRequest:
