@@ -42,6 +42,7 @@ from sexton.records.ownership import Owner
 from sexton.types import INT32_MAX, OFFSET_MAX, LeaderEpoch, TopicPartition
 
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
