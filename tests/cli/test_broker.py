@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sexton.adapters.metastore import open_metastore
+from sexton.adapters.metastore.schema import SCHEMA_VERSION
 from sexton.cli.broker import READY, UsageError, read_config
+from sexton.errors import UnsupportedFormatError
 from sexton.harness.brokers import ENVIRONMENT
 from sexton.harness.processes import HOST, Port
 from sexton.settings.schema import BadSettingError
@@ -67,6 +73,26 @@ def test_settings_of_the_command_line_go_before_those_of_the_file(tmp_path: Path
         read_config(path, ["num.partitions=some"])
     with pytest.raises(UsageError, match="No such file"):
         read_config(tmp_path / "nowhere", [])
+
+
+@pytest.mark.cluster
+def test_a_metastore_of_a_newer_build_is_refused_with_a_code_of_its_own(tmp_path: Path, port: int) -> None:
+    config = write_config(tmp_path, port)
+    newer = SCHEMA_VERSION + 1
+    asyncio.run(_make_cluster(tmp_path, newer))
+    code, log = Running(config).end()
+    assert code == UnsupportedFormatError.exit_code == 76
+    assert f"the metastore has schema {newer}" in log
+    assert "run that one" in log
+
+
+async def _make_cluster(folder: Path, schema_version: int) -> None:
+    store = open_metastore(f"sqlite:///{folder}/metastore.sqlite")
+    await store.open_cluster(uuid.uuid4())
+    await store.close()
+    with sqlite3.connect(folder / "metastore.sqlite") as database:
+        database.execute("UPDATE sexton_cluster SET schema_version = ?", (schema_version,))
+    database.close()
 
 
 @pytest.mark.cluster

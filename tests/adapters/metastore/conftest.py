@@ -32,6 +32,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return server.new_database()
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def two_urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/other.db"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.new_database(), server.new_database()
+
+
 @pytest.fixture(params=["sqlite", "in process", pytest.param("postgres", marks=pytest.mark.postgres)])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens the same new database again and again, as several brokers would."""

@@ -1,32 +1,20 @@
-"""Finding the metastore: addresses, schemas, files that are none, and places where nobody answers."""
+"""Finding the metastore: addresses, files that are none, and places where nobody answers."""
 
 from __future__ import annotations
 
 import socket
 import sqlite3
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sexton.adapters.metastore import MetastoreUrlError, open_metastore, reading, schema, sqlite_url
+from sexton.adapters.metastore import MetastoreUrlError, open_metastore, sqlite_url
 from sexton.adapters.metastore.session import Session
 from sexton.adapters.metastore.store import SqlMetastore
-from sexton.errors import UnsupportedFormatError
 from sexton.ports.metastore import MetastoreUnavailableError
-from sexton.ports.work_queue import RunRow
 from tests.adapters.metastore.conftest import Opener
-from tests.adapters.metastore.rows import CLUSTER, broker, broker_in, partitions, register, topic
-
-
-async def test_a_newer_schema_is_refused_with_what_to_do(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opener()
-    with monkeypatch.context() as newer_build:
-        newer_build.setattr(reading, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
-        await store.open_cluster(CLUSTER)
-    with pytest.raises(UnsupportedFormatError, match=r"schema 2.*up to 1.*run that one"):
-        await store.open_cluster(CLUSTER)
+from tests.adapters.metastore.rows import CLUSTER, register
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "mysql://host/db", "http://x", "/a/path", "sqlite:/one/slash.db"])
@@ -155,61 +143,4 @@ async def test_a_closed_metastore_answers_no_more(tmp_path: Path) -> None:
     await store.close()
     with pytest.raises(MetastoreUnavailableError, match="closed"):
         await store.read_leases()
-    await store.close()
-
-
-async def test_a_cluster_from_before_there_were_compactors_gets_what_it_lacks(tmp_path: Path) -> None:
-    path = tmp_path / "metastore.db"
-    store = open_metastore(sqlite_url(str(path)))
-    await store.open_cluster(CLUSTER)
-    await register(store, 1)
-    await store.close()
-    with sqlite3.connect(path) as database:
-        database.execute("DROP TABLE sexton_compaction_runs")
-        database.execute("DROP TABLE sexton_compaction_work")
-        database.execute("DROP TABLE sexton_compactors")
-        database.execute("ALTER TABLE sexton_partitions DROP COLUMN generation")
-        database.execute("ALTER TABLE sexton_brokers DROP COLUMN start_id")
-    database.close()
-    store = open_metastore(sqlite_url(str(path)))
-    assert await store.open_cluster(uuid.UUID(int=99)) == CLUSTER
-    made = topic("t")
-    await store.create_topic(made, partitions(made, 1), {})
-    (row,) = (await store.read_changes(0)).partitions
-    assert row.generation == 0
-    assert (await broker_in(store, 1)).start_id is None
-    former = await broker_in(store, 1)
-    assert (await store.register_broker(replace(broker(1), start_id="s"), former)).start_id == "s"
-    assert (await broker_in(store, 1)).start_id == "s"
-    assert await store.read_work() == []
-    assert await store.read_runs(1) == []
-    await store.close()
-
-
-async def test_runs_from_before_their_dirty_section_was_kept_are_still_told(tmp_path: Path) -> None:
-    path = tmp_path / "metastore.db"
-    store = open_metastore(sqlite_url(str(path)))
-    await store.open_cluster(CLUSTER)
-    run = RunRow(
-        run_id=uuid.UUID(int=1),
-        finished_ms=5,
-        broker_id=1,
-        topic="orders",
-        partition=0,
-        outcome="committed",
-        bound=10,
-        bytes_before=100,
-        bytes_after=40,
-        duration_ms=7,
-        fates={"newest": "3"},
-        first_dirty_offset=4,
-    )
-    await store.end_work(uuid.UUID(int=0), [], [run])
-    await store.close()
-    with sqlite3.connect(path) as database:
-        database.execute("ALTER TABLE sexton_compaction_runs DROP COLUMN first_dirty_offset")
-    database.close()
-    store = open_metastore(sqlite_url(str(path)))
-    await store.open_cluster(CLUSTER)
-    assert await store.read_runs(1) == [replace(run, first_dirty_offset=-1)]
     await store.close()

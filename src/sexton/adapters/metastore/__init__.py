@@ -3,7 +3,8 @@
     schema       the tables
     session      transactions, and why revisions have no gaps
     operations   the changes
-    reading      making the schema, following changes
+    migrations   making the tables, and bringing older ones up to date
+    reading      following changes
     databases    SQLite and PostgreSQL: connecting, failures
     workers      threads with a connection each, and how one that hangs is replaced
     threaded     the metastore of a broker

@@ -1,28 +1,23 @@
-"""Creates the schema, and reads changes: `open_cluster` and `read_changes`."""
+"""Following the cluster: `read_changes`."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, insert, select
+from sqlalchemy import ColumnElement, select
 
 from sexton.adapters.metastore.operations import BROKER_COLUMNS, broker_row
 from sexton.adapters.metastore.schema import (
     ONLY_ROW,
-    SCHEMA_VERSION,
     brokers,
     cluster,
     configs,
     deleted_topics,
-    metadata,
     partitions,
-    runs,
     topics,
 )
 from sexton.adapters.metastore.session import Session
-from sexton.errors import UnsupportedFormatError
 from sexton.ports.metastore import (
     Changes,
     ConfigRow,
@@ -43,55 +38,6 @@ _HEAD = select(
 ).where(cluster.c.id == ONLY_ROW)
 
 _PARTITION_COLUMNS = [column for column in partitions.c if column.name != "revision"]
-
-
-def open_cluster(session: Session, proposed: uuid.UUID) -> uuid.UUID:
-    """Brokers that start together all call this at once: one creates the tables, the others wait and find them."""
-    with session.writing_schema():
-        if session.beginnings.lock_schema is not None:
-            session.control(session.beginnings.lock_schema)
-        if session.has_table(cluster.name):
-            found = session.execute(select(cluster.c.cluster_id, cluster.c.schema_version)).first()
-            if found is not None:
-                known = _known_cluster(*found)
-                if not session.has_table(runs.name):  # created by a build that had no compactors
-                    session.make_tables(metadata)
-                for column, kind in (
-                    (partitions.c.generation, "BIGINT NOT NULL DEFAULT 0"),
-                    (brokers.c.start_id, "TEXT"),
-                    (runs.c.first_dirty_offset, "BIGINT NOT NULL DEFAULT -1"),
-                ):
-                    table = column.table.name
-                    if not session.has_column(table, column.name):
-                        session.control(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
-                return known
-        session.make_tables(metadata)
-        session.execute(insert(cluster), _first_row(proposed))
-        return proposed
-
-
-def _known_cluster(cluster_id: uuid.UUID, schema_version: int) -> uuid.UUID:
-    if schema_version > SCHEMA_VERSION:
-        raise UnsupportedFormatError(
-            f"the metastore has schema {schema_version}, and this build knows schemas up to {SCHEMA_VERSION}",
-            remedy="A newer Sexton has opened this cluster: run that one",
-        )
-    return cluster_id
-
-
-def _first_row(cluster_id: uuid.UUID) -> dict[str, Any]:
-    return {
-        "id": ONLY_ROW,
-        "cluster_id": cluster_id,
-        "schema_version": SCHEMA_VERSION,
-        "revision": 0,
-        "forgotten_revision": 0,
-        "next_producer_id": 0,
-        "controller_id": -1,
-        "controller_epoch": -1,
-        "controller_term": 0,
-        "controller_revision": 0,
-    }
 
 
 def read_changes(session: Session, after_revision: int) -> Changes:

@@ -17,8 +17,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Dialect, MetaData, Table, Text, TypeDecorator, Uuid
 
-SCHEMA_VERSION = 1
-"""Raised when an older build could not read what this one writes. A newer schema is refused, an older one is
+SCHEMA_VERSION = 5
+"""Raised with every change of the tables, which is a step in `migrations`. A newer schema is refused, an older one is
 migrated."""
 
 ONLY_ROW = 1

@@ -16,12 +16,13 @@ Lease renewals stay outside: they take the lock of their broker's row alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Executable, MetaData, inspect, update
+from sqlalchemy import Column, Connection, CursorResult, Executable, Table, inspect, update
+from sqlalchemy.schema import CreateColumn
 
 from sexton.adapters.metastore.schema import ONLY_ROW, cluster
 from sexton.ports.metastore import MetastoreUnavailableError
@@ -91,7 +92,7 @@ class Session:
     @contextmanager
     def writing(self) -> Iterator[Write]:
         """All or nothing, alone, with the next revision."""
-        with self.writing_schema():
+        with self.writing_apart():
             revision = self.execute(_NEXT_REVISION).scalar()
             if revision is None:
                 raise MetastoreUnavailableError(
@@ -103,8 +104,10 @@ class Session:
                 raise _Discarded
 
     @contextmanager
-    def writing_schema(self) -> Iterator[None]:
-        """A writing transaction without a revision: for making the tables that revisions are kept in."""
+    def writing_apart(self) -> Iterator[None]:
+        """A writing transaction without a revision: for what brokers are not told of, and for the tables that revisions
+        are kept in. On PostgreSQL others write meanwhile: it locks the rows that it decides by, or compares as it
+        writes."""
         self.control(self.beginnings.begin_write)
         try:
             yield
@@ -124,11 +127,17 @@ class Session:
     def has_table(self, name: str) -> bool:
         return inspect(self._connection).has_table(name)
 
-    def has_column(self, table: str, name: str) -> bool:
-        return any(column["name"] == name for column in inspect(self._connection).get_columns(table))
+    def make_tables(self, tables: Sequence[Table]) -> None:
+        """Those that are not there yet."""
+        for table in tables:
+            table.create(self._connection, checkfirst=True)
 
-    def make_tables(self, tables: MetaData) -> None:
-        tables.create_all(self._connection)
+    def add_column(self, column: Column[Any]) -> None:
+        """Unless it is there. Rows that exist get its server default."""
+        table = column.table.name
+        if all(known["name"] != column.name for known in inspect(self._connection).get_columns(table)):
+            definition = CreateColumn(column).compile(dialect=self._connection.dialect)
+            self.control(f"ALTER TABLE {table} ADD COLUMN {definition}")
 
     def _roll_back(self) -> None:
         """After a failure. If this fails as well, the connection is gone, and with it the transaction."""

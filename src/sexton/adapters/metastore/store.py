@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
-from sexton.adapters.metastore import operations, reading, work
+from sexton.adapters.metastore import migrations, operations, reading, work
 from sexton.adapters.metastore.session import Session
 from sexton.ports.metastore import (
     BrokerRow,
@@ -31,7 +31,7 @@ class SqlMetastore:
         raise NotImplementedError
 
     async def open_cluster(self, proposed: uuid.UUID) -> uuid.UUID:
-        return await self.run(reading.open_cluster, proposed)
+        return await self.run(migrations.open_cluster, proposed)
 
     async def read_changes(self, after_revision: int) -> Changes:
         return await self.run(reading.read_changes, after_revision)

@@ -22,7 +22,7 @@ RUNS_KEPT = 10_000
 
 
 def publish_work(session: Session, broker_id: int, broker_epoch: int, rows: Sequence[WorkRow]) -> None:
-    with session.writing_schema():
+    with session.writing_apart():
         if read_leases(session).get(broker_id, (None,))[0] != broker_epoch:
             raise LeaseLostError(f"broker {broker_id} was fenced or another process has taken its place")
         known = {
@@ -79,7 +79,7 @@ def _work_row(row: RowMapping) -> WorkRow:
 def lease_work(session: Session, compactor_id: uuid.UUID, keys: Sequence[WorkKey]) -> list[WorkKey]:
     """Work that is held by a removed compactor is free; a compactor may take its own work again."""
     taken = []
-    with session.writing_schema():
+    with session.writing_apart():
         is_free = or_(
             work.c.holder.is_(None),
             work.c.holder == compactor_id,
@@ -92,7 +92,7 @@ def lease_work(session: Session, compactor_id: uuid.UUID, keys: Sequence[WorkKey
 
 
 def end_work(session: Session, compactor_id: uuid.UUID, keys: Sequence[WorkKey], ended: Sequence[RunRow]) -> None:
-    with session.writing_schema():
+    with session.writing_apart():
         for key in keys:
             session.execute(delete(work).where(_is_key(key), work.c.holder == compactor_id))
         if ended:
@@ -107,7 +107,7 @@ _RUN_NAMES = tuple(column.name for column in runs.c)
 
 
 def register_compactor(session: Session, row: CompactorRow) -> None:
-    with session.writing_schema():
+    with session.writing_apart():
         session.execute(delete(compactors).where(compactors.c.compactor_id == row.compactor_id))
         session.execute(
             insert(compactors),
@@ -135,7 +135,7 @@ def read_compactors(session: Session) -> list[CompactorRow]:
 
 
 def remove_compactor(session: Session, compactor_id: uuid.UUID, renewals_count: int) -> None:
-    with session.writing_schema():
+    with session.writing_apart():
         removed = session.execute(
             delete(compactors).where(
                 compactors.c.compactor_id == compactor_id, compactors.c.renewals_count == renewals_count
