@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Column, Table, insert, select, update
 
+from sexton.adapters.metastore.cloud_schema import CLOUD_TABLES, collection
 from sexton.adapters.metastore.schema import (
     ONLY_ROW,
     SCHEMA_VERSION,
@@ -48,15 +49,22 @@ def _tables(*tables: Table) -> Callable[[Session], None]:
     return lambda session: session.make_tables(tables)
 
 
+def _make_cloud(session: Session) -> None:
+    session.make_tables(CLOUD_TABLES)
+    if session.execute(select(collection.c.id)).first() is None:
+        session.execute(insert(collection), {"id": ONLY_ROW, "round": 0, "scrub_round": -1, "scrub_ms": 0})
+
+
 def _column(column: Column[Any]) -> Callable[[Session], None]:
     return lambda session: session.add_column(column)
 
 
-STEPS: Final = (
+STEPS: Final[tuple[Step, ...]] = (
     Step(2, "compactors: their queue, their leases, what they have done", _tables(work, compactors, runs)),
     Step(3, "partitions have generations", _column(partitions.c.generation)),
     Step(4, "brokers say which start they are", _column(brokers.c.start_id)),
     Step(5, "runs say where their dirty section began", _column(runs.c.first_dirty_offset)),
+    Step(6, "cloud topics", _make_cloud),
 )
 """Every change of the tables since version 1, in order."""
 
@@ -71,6 +79,7 @@ def open_cluster(session: Session, proposed: uuid.UUID) -> uuid.UUID:
             found = _known_cluster(session)
             if found is None:
                 session.make_tables(metadata.sorted_tables)
+                _make_cloud(session)
                 session.execute(insert(cluster), _first_row(proposed))
                 return proposed
             cluster_id, version = found

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Dialect, MetaData, Table, Text, TypeDecorator, Uuid
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Raised with every change of the tables, which is a step in `migrations`. A newer schema is refused, an older one is
 migrated."""
 
