@@ -12,6 +12,11 @@ LeaderEpoch = NewType("LeaderEpoch", int)
 checker keeps them apart. They come out of decoders as they are, so that nothing is wrapped on the way of a batch.
 Offsets are plain ints: every sum of an offset and a count would have to be wrapped, on the hot path too."""
 
+CompactionEpoch = NewType("CompactionEpoch", int)
+"""Of a cloud partition: raised whenever runs of its L1 are replaced."""
+Round = NewType("Round", int)
+"""Of the collector of objects: raised when it has seen the last one stand still for `cloud.gc.round.ms`."""
+
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 

@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from sexton.errors import SextonError
+from sexton.ports.cloud import CloudPartitionRow, CloudStore
 from sexton.ports.work_queue import WorkQueue
 from sexton.types import LeaderEpoch
 
@@ -146,9 +147,11 @@ class Changes:
     configs: Sequence[ConfigRow] = ()
     controller: ControllerRow | None = None
     deleted_topics: Sequence[uuid.UUID] = ()
+    cloud_partitions: Sequence[CloudPartitionRow] = ()
+    """Of leveling, compaction, retention. A commit of a leader is no change: its offsets here may be old."""
 
 
-class Metastore(WorkQueue, Protocol):
+class Metastore(WorkQueue, CloudStore, Protocol):
     """Every method may raise MetastoreUnavailableError, within `timeout_ms` of the adapter."""
 
     async def open_cluster(self, proposed: uuid.UUID) -> uuid.UUID:
@@ -200,7 +203,8 @@ class Metastore(WorkQueue, Protocol):
     async def create_topic(
         self, topic: TopicRow, partitions: Sequence[PartitionRow], settings: Mapping[str, str]
     ) -> None:
-        """Raises AlreadyExistsError if the name is taken. Row epochs are stored as given."""
+        """Raises AlreadyExistsError if the name is taken. Row epochs are stored as given. With `storage.mode=cloud` the
+        cloud partitions are made, too: without it a topic never has any."""
         ...
 
     async def delete_topic(self, topic_id: uuid.UUID) -> None:

@@ -27,6 +27,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sexton.adapters.metastore.threaded import WORKERS_MAX
+from sexton.ports.cloud import (
+    Claimed,
+    CollectionRow,
+    Extent,
+    ExtentsPage,
+    Gather,
+    Level,
+    LeveledPartition,
+    ObjectId,
+    ObjectRow,
+    ObjectState,
+    Outcome,
+    Owner,
+    PinRow,
+    Replacement,
+    Run,
+    StartAdvanced,
+    WrittenObject,
+)
 from sexton.ports.metastore import (
     BrokerRow,
     BrokerStatus,
@@ -42,11 +61,15 @@ from sexton.ports.metastore import (
 from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
 from sexton.simulate.loop import MS, Process, SimulatedLoop
 from sexton.simulate.network import Fabric
+from sexton.types import LeaderEpoch, PartitionId, Round
 
 HOST = "metastore"
 TIMEOUT_MS = 5_000
 STRAGGLING_NS_MAX = 2 * TIMEOUT_MS * MS
 """Some of those who straggle are carried out long after their callers have given up."""
+
+READS = ("read_", "find_", "collect")
+"""How the names of operations begin that change nothing."""
 
 COMMITTED_SHARE = 0.6
 """Of requests whose connection breaks: how many were carried out. The others are harmless."""
@@ -137,7 +160,7 @@ class MetastoreService:
             self._held.append(request)
         elif breaks and self._rng.random() < breaks:
             self._break(request)
-        elif locks and not request.operation.startswith("read_") and self._rng.random() < locks:
+        elif locks and not request.operation.startswith(READS) and self._rng.random() < locks:
             self._reply(request, None, MetastoreUnavailableError("the database is locked", HOST))
         else:
             self._carry_out(request)
@@ -328,6 +351,105 @@ class SimulatedMetastore:
 
     async def read_runs(self, limit: int, topic: str | None = None) -> Sequence[RunRow]:
         answer: Sequence[RunRow] = await self._call("read_runs", limit, topic)
+        return answer
+
+    async def register_objects(self, owner: Owner, level: Level, ids: Sequence[ObjectId]) -> None:
+        await self._call("register_objects", owner, level, ids)
+
+    async def release_objects(self, owner: Owner, ids: Sequence[ObjectId]) -> None:
+        await self._call("release_objects", owner, ids)
+
+    async def claim_partitions(
+        self, broker_id: int, broker_epoch: int, wanted: Sequence[tuple[PartitionId, LeaderEpoch]]
+    ) -> Sequence[Claimed | Outcome]:
+        answer: Sequence[Claimed | Outcome] = await self._call("claim_partitions", broker_id, broker_epoch, wanted)
+        return answer
+
+    async def commit_l0(self, owner: Owner, gathers: Sequence[Gather], now_ms: int) -> Sequence[Sequence[Outcome]]:
+        answer: Sequence[Sequence[Outcome]] = await self._call("commit_l0", owner, gathers, now_ms)
+        return answer
+
+    async def commit_inline(self, owner: Owner, runs: Sequence[Run], now_ms: int) -> Sequence[Outcome]:
+        answer: Sequence[Outcome] = await self._call("commit_inline", owner, runs, now_ms)
+        return answer
+
+    async def read_extents(self, partition: PartitionId, from_offset: int, limit: int) -> ExtentsPage | None:
+        answer: ExtentsPage | None = await self._call("read_extents", partition, from_offset, limit)
+        return answer
+
+    async def find_time(self, partition: PartitionId, timestamp_ms: int) -> Extent | None:
+        answer: Extent | None = await self._call("find_time", partition, timestamp_ms)
+        return answer
+
+    async def find_max_time(self, partition: PartitionId) -> Extent | None:
+        answer: Extent | None = await self._call("find_max_time", partition)
+        return answer
+
+    async def advance_start(self, partition: PartitionId, writer_epoch: LeaderEpoch, offset: int) -> StartAdvanced:
+        answer: StartAdvanced = await self._call("advance_start", partition, writer_epoch, offset)
+        return answer
+
+    async def commit_level(
+        self, owner: Owner, objects: Sequence[WrittenObject], partitions: Sequence[LeveledPartition], now_ms: int
+    ) -> Sequence[Outcome]:
+        answer: Sequence[Outcome] = await self._call("commit_level", owner, objects, partitions, now_ms)
+        return answer
+
+    async def commit_compaction(
+        self, owner: Owner, objects: Sequence[WrittenObject], replacement: Replacement, now_ms: int
+    ) -> Outcome:
+        answer: Outcome = await self._call("commit_compaction", owner, objects, replacement, now_ms)
+        return answer
+
+    async def expire_owners(self, limit: int) -> int:
+        answer: int = await self._call("expire_owners", limit)
+        return answer
+
+    async def read_collection(self) -> CollectionRow:
+        answer: CollectionRow = await self._call("read_collection")
+        return answer
+
+    async def advance_round(self, seen: Round) -> Round:
+        answer: Round = await self._call("advance_round", seen)
+        return answer
+
+    async def collect(self, grace_rounds: int, limit: int) -> Sequence[ObjectRow]:
+        answer: Sequence[ObjectRow] = await self._call("collect", grace_rounds, limit)
+        return answer
+
+    async def forget_objects(self, ids: Sequence[ObjectId]) -> None:
+        await self._call("forget_objects", ids)
+
+    async def find_unknown(self, ids: Sequence[ObjectId]) -> Sequence[ObjectId]:
+        answer: Sequence[ObjectId] = await self._call("find_unknown", ids)
+        return answer
+
+    async def note_scrub(self, round: Round, now_ms: int) -> None:
+        await self._call("note_scrub", round, now_ms)
+
+    async def pin(self, pin_id: uuid.UUID, owner: str, what: str, rounds: int) -> PinRow:
+        answer: PinRow = await self._call("pin", pin_id, owner, what, rounds)
+        return answer
+
+    async def renew_pin(self, pin_id: uuid.UUID, rounds: int) -> PinRow:
+        answer: PinRow = await self._call("renew_pin", pin_id, rounds)
+        return answer
+
+    async def unpin(self, pin_id: uuid.UUID) -> None:
+        await self._call("unpin", pin_id)
+
+    async def find_purgeable(self, limit: int) -> Sequence[uuid.UUID]:
+        answer: Sequence[uuid.UUID] = await self._call("find_purgeable", limit)
+        return answer
+
+    async def purge_topic(self, topic_id: uuid.UUID, limit: int) -> bool:
+        answer: bool = await self._call("purge_topic", topic_id, limit)
+        return answer
+
+    async def read_objects(
+        self, states: Sequence[ObjectState], after: ObjectId | None, limit: int
+    ) -> Sequence[ObjectRow]:
+        answer: Sequence[ObjectRow] = await self._call("read_objects", states, after, limit)
         return answer
 
     async def close(self) -> None:

@@ -13,8 +13,11 @@ from typing import Any
 
 from sqlalchemy import bindparam, delete, func, insert, select, tuple_, update
 
+from sexton.adapters.metastore.cloud.rows import make_partitions
+from sexton.adapters.metastore.cloud_schema import cloud_partitions
 from sexton.adapters.metastore.schema import ONLY_ROW, brokers, cluster, configs, deleted_topics, partitions, topics
 from sexton.adapters.metastore.session import Session
+from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.ports.metastore import (
     AlreadyExistsError,
     BrokerRow,
@@ -233,6 +236,8 @@ def create_topic(session: Session, topic: TopicRow, rows: Sequence[PartitionRow]
         _insert_partitions(session, topic.topic_id, rows, write.revision)
         if settings:
             _write_settings(session, ConfigScope.TOPIC, topic.name, settings, write.revision)
+        if settings.get(STORAGE_MODE) == CLOUD:
+            make_partitions(session, ((topic.topic_id, row.partition) for row in rows), write.revision)
 
 
 def delete_topic(session: Session, topic_id: uuid.UUID) -> None:
@@ -276,6 +281,9 @@ def add_partitions(session: Session, topic_id: uuid.UUID, expected_count: int, r
         if known is None or session.execute(counted).scalar_one() != expected_count:
             raise StaleError(f"topic {topic_id} is gone, or has no longer {expected_count} partitions")
         _insert_partitions(session, topic_id, rows, write.revision)
+        cloud = select(cloud_partitions.c.partition).where(cloud_partitions.c.topic_id == topic_id)
+        if session.execute(cloud.limit(1)).first() is not None:
+            make_partitions(session, ((topic_id, row.partition) for row in rows), write.revision)
 
 
 def _insert_partitions(session: Session, topic_id: uuid.UUID, rows: Sequence[PartitionRow], revision: int) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, select
 
+from sexton.adapters.metastore.cloud.rows import PARTITION_COLUMNS, partition_row
+from sexton.adapters.metastore.cloud_schema import cloud_partitions
 from sexton.adapters.metastore.operations import BROKER_COLUMNS, broker_row
 from sexton.adapters.metastore.schema import (
     ONLY_ROW,
@@ -81,6 +83,7 @@ def _read_rows(session: Session, revision: int, after: int, is_snapshot: bool, c
             for scope, name, settings in rows((configs.c.scope, configs.c.name, configs.c.settings), configs.c.revision)
         ],
         controller=ControllerRow(*controller_fields) if controller_revision > after else None,
+        cloud_partitions=[partition_row(row._mapping) for row in rows(PARTITION_COLUMNS, cloud_partitions.c.revision)],
         deleted_topics=[]
         if is_snapshot
         else [topic_id for (topic_id,) in rows((deleted_topics.c.topic_id,), deleted_topics.c.revision)],

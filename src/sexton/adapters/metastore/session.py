@@ -93,15 +93,20 @@ class Session:
     def writing(self) -> Iterator[Write]:
         """All or nothing, alone, with the next revision."""
         with self.writing_apart():
-            revision = self.execute(_NEXT_REVISION).scalar()
-            if revision is None:
-                raise MetastoreUnavailableError(
-                    "the metastore holds no cluster", remedy="Start a broker: it makes the cluster when it opens it"
-                )
-            write = Write(revision)
+            write = Write(self.next_revision())
             yield write
             if write.is_discarded:
                 raise _Discarded
+
+    def next_revision(self) -> int:
+        """Inside a writing transaction. Until that ends nobody else gets one: so it is taken first, by those who decide
+        by what nobody else may change meanwhile, or last, by those who have locked the rows they decide by."""
+        revision: int | None = self.execute(_NEXT_REVISION).scalar()
+        if revision is None:
+            raise MetastoreUnavailableError(
+                "the metastore holds no cluster", remedy="Start a broker: it makes the cluster when it opens it"
+            )
+        return revision
 
     @contextmanager
     def writing_apart(self) -> Iterator[None]:

@@ -7,7 +7,29 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sexton.adapters.metastore import migrations, operations, reading, work
+from sexton.adapters.metastore.cloud import claiming, committing, replacing, trimming
+from sexton.adapters.metastore.cloud import objects as cloud_objects
+from sexton.adapters.metastore.cloud import reading as cloud_reading
 from sexton.adapters.metastore.session import Session
+from sexton.ports.cloud import (
+    Claimed,
+    CollectionRow,
+    Extent,
+    ExtentsPage,
+    Gather,
+    Level,
+    LeveledPartition,
+    ObjectId,
+    ObjectRow,
+    ObjectState,
+    Outcome,
+    Owner,
+    PinRow,
+    Replacement,
+    Run,
+    StartAdvanced,
+    WrittenObject,
+)
 from sexton.ports.metastore import (
     BrokerRow,
     BrokerStatus,
@@ -19,6 +41,7 @@ from sexton.ports.metastore import (
     TopicRow,
 )
 from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
+from sexton.types import LeaderEpoch, PartitionId, Round
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -116,6 +139,86 @@ class SqlMetastore:
 
     async def read_runs(self, limit: int, topic: str | None = None) -> Sequence[RunRow]:
         return await self.run(work.read_runs, limit, topic)
+
+    async def register_objects(self, owner: Owner, level: Level, ids: Sequence[ObjectId]) -> None:
+        await self.run(cloud_objects.register_objects, owner, level, ids)
+
+    async def release_objects(self, owner: Owner, ids: Sequence[ObjectId]) -> None:
+        await self.run(cloud_objects.release_objects, owner, ids)
+
+    async def claim_partitions(
+        self, broker_id: int, broker_epoch: int, wanted: Sequence[tuple[PartitionId, LeaderEpoch]]
+    ) -> Sequence[Claimed | Outcome]:
+        return await self.run(claiming.claim_partitions, broker_id, broker_epoch, wanted)
+
+    async def commit_l0(self, owner: Owner, gathers: Sequence[Gather], now_ms: int) -> Sequence[Sequence[Outcome]]:
+        return await self.run(committing.commit_l0, owner, gathers, now_ms)
+
+    async def commit_inline(self, owner: Owner, runs: Sequence[Run], now_ms: int) -> Sequence[Outcome]:
+        return await self.run(committing.commit_inline, owner, runs, now_ms)
+
+    async def read_extents(self, partition: PartitionId, from_offset: int, limit: int) -> ExtentsPage | None:
+        return await self.run(cloud_reading.read_extents, partition, from_offset, limit)
+
+    async def find_time(self, partition: PartitionId, timestamp_ms: int) -> Extent | None:
+        return await self.run(cloud_reading.find_time, partition, timestamp_ms)
+
+    async def find_max_time(self, partition: PartitionId) -> Extent | None:
+        return await self.run(cloud_reading.find_max_time, partition)
+
+    async def advance_start(self, partition: PartitionId, writer_epoch: LeaderEpoch, offset: int) -> StartAdvanced:
+        return await self.run(trimming.advance_start, partition, writer_epoch, offset)
+
+    async def commit_level(
+        self, owner: Owner, objects: Sequence[WrittenObject], partitions: Sequence[LeveledPartition], now_ms: int
+    ) -> Sequence[Outcome]:
+        return await self.run(replacing.commit_level, owner, objects, partitions, now_ms)
+
+    async def commit_compaction(
+        self, owner: Owner, objects: Sequence[WrittenObject], replacement: Replacement, now_ms: int
+    ) -> Outcome:
+        return await self.run(replacing.commit_compaction, owner, objects, replacement, now_ms)
+
+    async def expire_owners(self, limit: int) -> int:
+        return await self.run(cloud_objects.expire_owners, limit)
+
+    async def read_collection(self) -> CollectionRow:
+        return await self.run(cloud_objects.read_collection)
+
+    async def advance_round(self, seen: Round) -> Round:
+        return await self.run(cloud_objects.advance_round, seen)
+
+    async def collect(self, grace_rounds: int, limit: int) -> Sequence[ObjectRow]:
+        return await self.run(cloud_objects.collect, grace_rounds, limit)
+
+    async def forget_objects(self, ids: Sequence[ObjectId]) -> None:
+        await self.run(cloud_objects.forget_objects, ids)
+
+    async def find_unknown(self, ids: Sequence[ObjectId]) -> Sequence[ObjectId]:
+        return await self.run(cloud_objects.find_unknown, ids)
+
+    async def note_scrub(self, round: Round, now_ms: int) -> None:
+        await self.run(cloud_objects.note_scrub, round, now_ms)
+
+    async def pin(self, pin_id: uuid.UUID, owner: str, what: str, rounds: int) -> PinRow:
+        return await self.run(cloud_objects.pin, pin_id, owner, what, rounds)
+
+    async def renew_pin(self, pin_id: uuid.UUID, rounds: int) -> PinRow:
+        return await self.run(cloud_objects.renew_pin, pin_id, rounds)
+
+    async def unpin(self, pin_id: uuid.UUID) -> None:
+        await self.run(cloud_objects.unpin, pin_id)
+
+    async def find_purgeable(self, limit: int) -> Sequence[uuid.UUID]:
+        return await self.run(trimming.find_purgeable, limit)
+
+    async def purge_topic(self, topic_id: uuid.UUID, limit: int) -> bool:
+        return await self.run(trimming.purge_topic, topic_id, limit)
+
+    async def read_objects(
+        self, states: Sequence[ObjectState], after: ObjectId | None, limit: int
+    ) -> Sequence[ObjectRow]:
+        return await self.run(cloud_objects.read_objects, states, after, limit)
 
     async def close(self) -> None:
         raise NotImplementedError
