@@ -9,6 +9,7 @@ from sqlalchemy import delete, select
 from sexton.adapters.metastore.cloud.objects import release_references
 from sexton.adapters.metastore.cloud.rows import (
     EXTENT_COLUMNS,
+    PARTITION_COLUMNS,
     Values,
     extent_of,
     is_partition,
@@ -41,12 +42,7 @@ def advance_start(session: Session, key: PartitionId, writer_epoch: LeaderEpoch,
         before = dict(row)
         row["start_offset"] = max(row["start_offset"], offset)
         removed = _remove(session, key, row["start_offset"], TRIMMED_PER_CALL)
-        uncount(row, removed)
-        first_left = _first_base(session, key)
-        lift(row, row["end_offset"] if first_left is None else first_left)
-        session.execute(
-            delete(aborted).where(is_partition(aborted, key), aborted.c.marker_offset < row["leveled_offset"])
-        )
+        _trim(session, key, row, removed)
         if row != before:
             release_references(session, ((extent.object_id, extent.size_bytes) for extent in removed))
             row["revision"] = session.next_revision()
@@ -54,12 +50,16 @@ def advance_start(session: Session, key: PartitionId, writer_epoch: LeaderEpoch,
         return StartAdvanced(Outcome.ACCEPTED, row["start_offset"], len(removed) == TRIMMED_PER_CALL)
 
 
-def lift(row: Values, base_offset: int) -> None:
+def _trim(session: Session, key: PartitionId, row: Values, removed: list[Extent]) -> None:
     """What lies below the first extent that is left is leveled, clean and stable: it is not there (C6). The boundary is
-    never above the start, whatever a caller says."""
-    boundary = min(base_offset, row["start_offset"])
+    never above the start."""
+    uncount(row, removed)
+    first_left = _first_base(session, key)
+    boundary = min(row["end_offset"] if first_left is None else first_left, row["start_offset"])
     for name in ("stable_offset", "leveled_offset", "cleaned_offset"):
         row[name] = max(row[name], boundary)
+    is_over = aborted.c.marker_offset < row["leveled_offset"]
+    session.execute(delete(aborted).where(is_partition(aborted, key), is_over))
 
 
 def uncount(row: Values, removed: list[Extent]) -> None:
@@ -104,31 +104,27 @@ def find_purgeable(session: Session, limit: int) -> list[uuid.UUID]:
 
 
 def purge_topic(session: Session, topic_id: uuid.UUID, limit: int) -> bool:
-    """Partition by partition. A commit that was under way when the topic was deleted has the row's lock: what it adds
-    is found here afterwards."""
+    """Partition by partition, from the start on, so that what is left is a log. A commit that was under way when the
+    topic was deleted has the row's lock: what it adds is found here afterwards."""
     with session.writing_apart():
         if session.execute(select(topics.c.topic_id).where(topics.c.topic_id == topic_id)).first() is not None:
             raise StaleError(f"topic {topic_id} exists: only what was deleted is purged")
-        left = limit
+        of_topic = cloud_partitions.c.topic_id == topic_id
+        first = select(*PARTITION_COLUMNS).where(of_topic).order_by(cloud_partitions.c.partition).limit(1)
         removed: list[Extent] = []
-        while left > 0:
-            query = select(cloud_partitions.c.partition, cloud_partitions.c.end_offset)
-            query = query.where(cloud_partitions.c.topic_id == topic_id).order_by(cloud_partitions.c.partition)
-            found = session.execute(query.limit(1).with_for_update()).first()
-            if found is None:
-                break
-            index, end_offset = found
-            key = (topic_id, index)
-            some = _remove(session, key, end_offset, left)
+        steps = 0
+        while steps < limit and (found := session.execute(first.with_for_update()).mappings().first()) is not None:
+            row = dict(found)
+            key = (topic_id, row["partition"])
+            some = _remove(session, key, row["end_offset"], limit - steps)
+            steps += len(some) + 1
             removed += some
-            left -= max(len(some), 1)
             if _first_base(session, key) is None:
                 for table in (producer_deltas, aborted, epochs, cloud_partitions):
                     session.execute(delete(table).where(is_partition(table, key)))
+            else:
+                row["start_offset"] = max(row["start_offset"], some[-1].end_offset)
+                _trim(session, key, row, some)
+                write_partitions(session, [row], (*_MOVED, *_COUNTED))
         release_references(session, ((extent.object_id, extent.size_bytes) for extent in removed))
-        return (
-            session.execute(
-                select(cloud_partitions.c.partition).where(cloud_partitions.c.topic_id == topic_id).limit(1)
-            ).first()
-            is not None
-        )
+        return session.execute(select(cloud_partitions.c.partition).where(of_topic).limit(1)).first() is not None
