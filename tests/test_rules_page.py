@@ -20,7 +20,7 @@ from tests.project import PROJECT_DIR
 
 PAGE: Final = (PROJECT_DIR / "docs" / "rules.md").read_text()
 RULES: Final = {int(number) for number in re.findall(r'<a id="rule-(\d+)"></a>', PAGE)}
-RULES_SECTION, TRAPS_SECTION = PAGE.split("## The rules")[1].split("## The traps")
+RULES_SECTION, TRAPS_SECTION = PAGE.split("## The rules")[1].split("## Cloud topics")[0].split("## The traps")
 ROWS: Final = [line.split("|")[1:-1] for line in RULES_SECTION.splitlines() if re.match(r"\| \d", line)]
 
 
@@ -58,6 +58,23 @@ def test_arenas_that_the_page_names_exist_and_no_row_of_the_models_table_is_miss
     known = {*traps.TRAPS, *traps.MORE, *COMPACT_ONCE, *insync.TRAPS}
     assert named <= known
     assert set(traps.TRAPS) - named <= {"records and aborted list from two states, however late index entries go"}
+
+
+CLOUD_SECTION: Final = PAGE.split("## Cloud topics")[1]
+CLOUD_RULES: Final = {int(number) for number in re.findall(r'<a id="rule-c(\d+)"></a>', CLOUD_SECTION)}
+
+
+def test_every_rule_of_cloud_topics_that_is_cited_is_there() -> None:
+    folders = ("src/sexton/adapters/metastore/cloud", "tests/adapters/metastore/cloud", "tests/model/cloud")
+    sources = chain(*((PROJECT_DIR / folder).rglob("*.py") for folder in folders))
+    texts = [path.read_text() for path in (*sources, PROJECT_DIR / "src/sexton/ports/cloud.py")]
+    cited = {int(number) for text in texts for number in re.findall(r"\bC(\d+)\b", text)}
+    assert {1, 2, 3, 5, 6, 10} <= cited <= CLOUD_RULES == set(range(1, 13))
+
+
+@pytest.mark.parametrize("named", sorted(set(re.findall(r"`(adapters/[\w/]+(?:\.py|/))`", CLOUD_SECTION))))
+def test_code_that_the_section_on_cloud_topics_names_exists(named: str) -> None:
+    assert (PROJECT_DIR / "src" / "sexton" / named).exists()
 
 
 ARCHITECTURE: Final = (PROJECT_DIR / "docs" / "architecture.md").read_text()
