@@ -132,7 +132,7 @@ class Commits:
                 for record in range(self.arena.records):
                     state = self.apply(state, ("upload", index, record)) or state
         store = state[0]
-        leads = [one for one in state[1:] if one.epoch and one.epoch == store.writer]
+        leads = [one for one in (state[1], state[2]) if one.epoch and one.epoch == store.writer]
         can_go_on = leads and len(store.objects) < self.arena.objects
         if can_go_on and len(store.log) < self.arena.records:
             raise Violation("stuck", str(state))
@@ -152,7 +152,7 @@ class Commits:
     def upload(self, state: State, index: int, record: int) -> State | None:
         """A record comes (producers send again what was not acknowledged, to whoever leads), and is stored under an id
         of its own. What the leader has noted already is a duplicate, and a gap in sequences is refused."""
-        store, leader = state[0], state[1 + index]
+        store, leader = state[0], _leader(state, index)
         if not leader.epoch or len(store.objects) == self.arena.objects:
             return None
         if record in leader.noted or (self.arena.one_producer and record != len(leader.noted)):
@@ -166,7 +166,7 @@ class Commits:
 
     def ask(self, state: State, index: int, number: int) -> State | None:
         """Commits one of its tail, or asks again. Requests overtake each other."""
-        store, leader = state[0], state[1 + index]
+        store, leader = state[0], _leader(state, index)
         if number >= len(leader.tail) or len(store.requests) == self.arena.requests:
             return None
         record, base, object_id = leader.tail[number]
@@ -176,19 +176,19 @@ class Commits:
 
     def give_up(self, state: State, index: int) -> State | None:
         """No answer came, and it is taken for granted."""
-        store, leader = state[0], state[1 + index]
+        store, leader = state[0], _leader(state, index)
         if self.rules.unknown_is_asked_again or not leader.asked:
             return None
         record, base, _ = leader.tail[0]
         return self._acknowledge(state, store, index, record, base)
 
     def _acknowledge(self, state: State, store: Store, index: int, record: int, base: int) -> State:
-        leader = state[1 + index]
+        leader = _leader(state, index)
         store = store._replace(acknowledged=tuple(sorted({*store.acknowledged, (record, base)})))
         return _with(state, store, index, leader._replace(tail=leader.tail[1:], end=base + 1, asked=False))
 
     def delete_records(self, state: State, index: int) -> State | None:
-        store, leader = state[0], state[1 + index]
+        store, leader = state[0], _leader(state, index)
         if not leader.epoch or leader.epoch != store.writer:
             return None
         end = len(store.log)
@@ -236,7 +236,7 @@ class Commits:
 
     def _told(self, state: State, request: Request, outcome: str) -> State:
         """The answer reaches its leader, if that still waits for it."""
-        store, leader = state[0], state[1 + request.leader]
+        store, leader = state[0], _leader(state, request.leader)
         is_waited_for = leader.epoch == request.epoch and leader.tail and leader.tail[0][2] == request.object_id
         if not is_waited_for:
             return state
@@ -281,6 +281,10 @@ class Commits:
         for offset in range(max(after.start, after.leveled), len(after.log)):
             if after.objects[after.log[offset][1]][0] != LIVE:
                 raise Violation("object not live", f"at {offset}: {after}")
+
+
+def _leader(state: State, index: int) -> Leader:
+    return state[1] if index == 0 else state[2]
 
 
 def _with(state: State, store: Store, index: int, leader: Leader) -> State:

@@ -131,7 +131,7 @@ class CloudMachine(RuleBasedStateMachine):
     def commit(self, data: st.DataObject, broker_id: int) -> None:
         owner = self.owner(broker_id)
         ends = {key: one.end for key, one in self.plain.partitions.items()}
-        gathers = []
+        gathers: list[Gather] = []
         for _ in range(data.draw(st.integers(1, 2))):
             runs = []
             for key in data.draw(st.sampled_from([[A], [B], [A, B]])):
@@ -144,7 +144,7 @@ class CloudMachine(RuleBasedStateMachine):
                     base = one.end
                 runs.append(self.run_of(key, epoch, base))
                 ends[key] = runs[-1].end_offset
-            is_known = self.plain.pending_of(owner) and data.draw(st.booleans())
+            is_known = bool(self.plain.pending_of(owner)) and data.draw(st.booleans())
             taken = {one.object_id for one in gathers}
             known = [id_ for id_ in self.plain.pending_of(owner) if id_ not in taken] if is_known else []
             gathers.append(gather(known[0] if known else self.new(owner, Level.L0), *runs))

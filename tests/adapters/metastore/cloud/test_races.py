@@ -70,8 +70,8 @@ def shared(url: str) -> Shared:
     return Shared(url)
 
 
-async def both(one: Awaitable[Any], other: Awaitable[Any]) -> tuple[Any, Any]:
-    return tuple(await asyncio.gather(one, other))  # type: ignore[return-value]
+async def both(one: Awaitable[Any], other: Awaitable[Any]) -> Any:
+    return await asyncio.gather(one, other)
 
 
 async def test_a_commit_and_the_expiry_of_its_object_never_both_win(shared: Shared) -> None:
@@ -135,7 +135,7 @@ async def test_a_topic_that_is_purged_while_it_is_written_leaves_nothing(shared:
     ids = [await world.pending() for _ in range(ROUNDS)]
 
     async def write() -> list[Outcome]:
-        told = []
+        told: list[Outcome] = []
         for number, id_ in enumerate(ids):
             sent = gather(id_, run(A, number * 10, number * 10 + 10), run(B, number, number + 1))
             told += (await world.store.commit_l0(world.brokers[1], [sent], NOW_MS))[0]
