@@ -16,11 +16,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from sexton.adapters.metastore import migrations, operations
 from sexton.adapters.metastore.cloud import claiming, committing, objects
 from sexton.adapters.metastore.databases import Database
 from sexton.adapters.metastore.session import Session
+from sexton.harness import postgres
 from sexton.ports.cloud import CLAIMS_MAX, CLOUD, STORAGE_MODE, Gather, Level, Outcome, Owner, Run
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow, TopicRow
 from sexton.types import LeaderEpoch
@@ -37,10 +39,8 @@ TIMEOUT_MS = 60_000
 @contextmanager
 def own_postgres() -> Iterator[str]:
     """As tests start it, but durable."""
-    from tests import postgres
-
-    postgres.SETTINGS = {**postgres.SETTINGS, "fsync": "on", "full_page_writes": "on", "shared_buffers": "128MB"}
-    with postgres.running_postgres() as server:
+    durable = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "128MB"}
+    with patch.dict(postgres.SETTINGS, durable), postgres.running() as server:
         yield server.new_database()
 
 

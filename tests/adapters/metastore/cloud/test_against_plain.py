@@ -18,13 +18,13 @@ from sexton.adapters.metastore.cloud import claiming, committing, objects, repla
 from sexton.adapters.metastore.cloud.checks import CloudTables, read_tables, step_violations, violations
 from sexton.adapters.metastore.databases import IN_MEMORY, Database
 from sexton.adapters.metastore.session import Session
+from sexton.harness.postgres import Postgres
 from sexton.ports.cloud import Claimed, Extent, Gather, Level, Owner, Replacement, Run, WrittenObject, hash_of_settings
 from sexton.ports.work_queue import CompactorRow
 from sexton.types import CompactionEpoch, LeaderEpoch
 from tests.adapters.metastore.cloud.plain import GARBAGE, PlainPartition, PlainTables
 from tests.adapters.metastore.cloud.world import COMPACTOR, NOW_MS, SETTINGS, TOPIC, A, B, gather, l1, leveled, run
 from tests.adapters.metastore.rows import CLUSTER, broker, partitions
-from tests.postgres import Postgres
 
 GRACE = 2
 KEYS = st.sampled_from([A, B])

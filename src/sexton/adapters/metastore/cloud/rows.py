@@ -24,6 +24,7 @@ Values = dict[str, Any]
 """A row of a partition as it is being changed."""
 
 PARTITION_COLUMNS = [column for column in cloud_partitions.c if column.name not in ("producers", "revision")]
+_PARTITION_NAMES = [column.name for column in PARTITION_COLUMNS]
 EXTENT_COLUMNS = [column for column in extents.c if column.name not in ("topic_id", "partition")]
 _EXTENT_NAMES = [column.name for column in EXTENT_COLUMNS]
 OBJECT_COLUMNS = list(objects.c)
@@ -49,7 +50,11 @@ def is_partition(table: Table, key: PartitionId) -> ColumnElement[bool]:
 
 
 def among(table: Table, keys: Sequence[PartitionId]) -> ColumnElement[bool]:
-    return tuple_(table.c.topic_id, table.c.partition).in_(keys)
+    """The first two conditions follow from the third, and are there for SQLite, which would scan the table for that."""
+    topic_ids = sorted({topic_id for topic_id, _ in keys})
+    partitions = sorted({index for _, index in keys})
+    exactly = tuple_(table.c.topic_id, table.c.partition).in_(keys)
+    return table.c.topic_id.in_(topic_ids) & table.c.partition.in_(partitions) & exactly
 
 
 def make_partitions(session: Session, keys: Iterable[PartitionId], revision: int) -> None:
@@ -65,7 +70,8 @@ def lock_partitions(session: Session, keys: Iterable[PartitionId]) -> dict[Parti
     for some in chunks(ordered):
         query = select(*PARTITION_COLUMNS).where(among(cloud_partitions, some))
         query = query.order_by(cloud_partitions.c.topic_id, cloud_partitions.c.partition).with_for_update()
-        rows.update({(row["topic_id"], row["partition"]): dict(row) for row in session.execute(query).mappings()})
+        for row in session.execute(query):
+            rows[row[0], row[1]] = dict(zip(_PARTITION_NAMES, row, strict=True))
     # Asked for once the rows are locked: a topic that is deleted later is purged after this transaction.
     wanted = sorted({topic_id for topic_id, _ in rows})
     existing: set[uuid.UUID] = set()
