@@ -6,6 +6,7 @@ topics with our prefix are touched, and nothing is broken.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -83,6 +84,8 @@ def running(
             server = stack.enter_context(_postgres(cluster.network))
             cluster.metastore_url = server.new_database()
         stack.enter_context(cluster)
+        if cluster.own_disks is not None:
+            os.sync()  # what a disk is formatted with has been on it for long, elsewhere; Kafka does not flush that
         compactor = None
         if is_compacting and isinstance(cluster, SextonCluster):
             compactor = stack.enter_context(CompactorProcess(cluster.metastore_url, directory, "--nice", "0"))

@@ -102,7 +102,8 @@ class CorruptFile(Fault):
         self._start(node_id)
         moved: list[Place] = []
         try:
-            is_whole = partial(probes.is_whole, self.scene.bootstrap, self.scene.topics())
+            topics = sorted({*self.scene.topics(), *(topic for topic, _ in self._damaged)})
+            is_whole = partial(probes.is_whole, self.scene.bootstrap, topics)
             self.scene.wait_until(f"broker {node_id} is in sync again", is_whole, BACK_TIMEOUT_S)
             self._lead(node_id)
         except InterruptedFaultError:
