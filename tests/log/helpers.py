@@ -37,6 +37,7 @@ async def open_log(
     now_ms: int = NOW_MS,
     disk: Any = None,
     flushed_point: FlushedPoint | None = None,
+    keeps_its_start: bool = False,
     **settings: Any,
 ) -> Log:
     config = TopicConfig(**settings)
@@ -51,6 +52,7 @@ async def open_log(
         now_ms=now_ms,
         stopped_cleanly=is_clean,
         flushed_point=flushed_point,
+        keeps_its_start=keeps_its_start,
     )
 
 

@@ -440,3 +440,28 @@ def test_markers_of_a_follower_count_after_a_crash(tmp_path: Path) -> None:
         assert EPOCH not in [entry.epoch for entry in again.epochs.entries]
 
     run(go())
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+async def test_a_log_does_not_start_at_its_second_segment_because_the_first_is_gone(
+    tmp_path: Path, is_clean: bool
+) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    lead(log, *(plain(b"a" * 200) for _ in range(6)))
+    await log.flush()
+    await log.close()
+    first, second = bases(tmp_path)[:2]
+    log_file(tmp_path, first).unlink()
+    told = f"starts at offset 0, but its first segment at {second}: what lies between is missing"
+    with pytest.raises(CorruptLogError, match=told):
+        await open_log(tmp_path, is_clean=is_clean, keeps_its_start=True, **SMALL)
+
+
+async def test_a_log_that_starts_where_it_was_moved_to_lacks_nothing(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    lead(log, *(plain(b"a" * 200) for _ in range(6)))
+    await log.advance_start(5)
+    await log.close()
+    again = await open_log(tmp_path, keeps_its_start=True, **SMALL)
+    assert bases(tmp_path)[0] > 0
+    assert (again.start_offset, again.end_offset) == (5, 6)

@@ -40,10 +40,11 @@ async def open_log(
     producer_expiry_ms: int = DAY_MS,
     start_offset: int = 0,
     flushed_point: FlushedPoint | None = None,
+    keeps_its_start: bool = False,
 ) -> Log:
     """Opens the log, or creates it if there is none, and repairs what a crash left behind. `start_offset` is the
     value in Kafka's log-start checkpoint, for a directory that comes from Kafka; the log keeps its own durably.
-    `flushed_point` is the last one recorded for this very log."""
+    `flushed_point` is the last one recorded for this very log; `keeps_its_start`, that a broker of ours has made it."""
     if not disk.exists(directory):
         return await create_log(
             disk,
@@ -69,6 +70,7 @@ async def open_log(
         producers=producers,
         start_offset=start_offset,
         flushed_point=flushed_point,
+        keeps_its_start=keeps_its_start,
     )
     try:
         recovered = await recovery.run()

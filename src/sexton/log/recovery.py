@@ -91,6 +91,8 @@ class Recovery:
     producers: ProducerStates
     start_offset: int = 0
     flushed_point: FlushedPoint | None = None
+    keeps_its_start: bool = False
+    """Whether the log start is beside the log if it was ever moved, as it is of all logs that a broker has made."""
     snapshots: list[int] = field(default_factory=list)
     """Offsets of the producer snapshots found, rising."""
     unreadable: set[int] = field(default_factory=set)
@@ -114,6 +116,7 @@ class Recovery:
             segment = Segment(self.disk, self.directory, self.start_offset, self.config, self.now_ms)
             segment.create()
             self.segments.append(segment)
+        self._check_first()
         certified = max([self.segments[0].base_offset, *self.snapshots])
         snapshot, entries = self._newest_snapshot(OFFSET_MAX)
         is_believed = self.stopped_cleanly or is_new
@@ -191,6 +194,18 @@ class Recovery:
         swap_disk.remove_staged(self.disk, self.directory)
         if outcome is not Outcome.NOTHING:
             logger.info("%s: a swap of compacted segments was interrupted; %s", self.directory, outcome.value)
+
+    def _check_first(self) -> None:
+        """The start is durable before any segment is removed. A log that began at its first segment, whatever that is,
+        would have other replicas drop, too, what this one has lost."""
+        first = self.segments[0]
+        if self.keeps_its_start and first.base_offset > self.start_offset:
+            raise CorruptLogError(
+                f"the log starts at offset {self.start_offset}, but its first segment at {first.base_offset}: "
+                "what lies between is missing",
+                first.path(names.LOG_SUFFIX),
+                WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
+            )
 
     def _remove_snapshot(self, offset: int) -> None:
         self.snapshots.remove(offset)

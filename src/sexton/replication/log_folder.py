@@ -153,6 +153,7 @@ class LogFolder:
                 stopped_cleanly=self.stopped_cleanly,
                 producer_expiry_ms=self._producer_expiry_ms,
                 flushed_point=point if point is not None and point.incarnation == on_disk else None,
+                keeps_its_start=on_disk is not None,
             )
             incarnation = on_disk or NO_INCARNATION
             kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
