@@ -33,6 +33,7 @@ SETTINGS: Final = {
     "full_page_writes": "off",
     "max_connections": "60",
     "shared_buffers": "16MB",
+    "dynamic_shared_memory_type": "mmap",  # in its folder, and gone with that: /dev/shm keeps what a killed one had
     "unix_socket_directories": "",
     "log_min_messages": "warning",
 }
