@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sexton.coordinators.transactions.coordinator import LateEnd
+from sexton.coordinators.transactions.coordinator import TOLD_LATE_MAX, LateEnd
 from sexton.coordinators.transactions.messages import ListRequest
 from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import EPOCH_MAX, LAST_EPOCH_FOR_CLIENTS
@@ -309,6 +309,27 @@ def test_an_old_client_that_goes_on_after_the_abort_of_what_timed_out_is_fenced(
     assert h.init(producer) == (1000, 1)
     with refused(ErrorCode.producer_fenced):
         h.abort(producer)
+
+
+def test_an_old_client_that_goes_on_without_an_abort_is_fenced_after_it_was_told_a_few_times() -> None:
+    """kafka-python (3.0), which had no answer to its first AddPartitionsToTxn: it sends no EndTxn for that."""
+    h = Harness()
+    producer = h.init()
+    h.add(producer, P0)
+    h.advance(TIMEOUT_MS)
+    h.deliver()
+    for _ in range(TOLD_LATE_MAX):
+        with refused(ErrorCode.unknown_producer_id):
+            h.add(producer, P1)
+    for _ in range(2):
+        with refused(ErrorCode.producer_fenced):
+            h.add(producer, P1)
+    assert h.init(producer) == (1000, 1), "it may still start over"
+    h.add(producer_at(1000, 1), P0)
+    h.advance(TIMEOUT_MS)
+    h.deliver()
+    with refused(ErrorCode.unknown_producer_id):
+        h.add(producer_at(1000, 1), P0)
 
 
 def test_a_new_client_whose_transaction_timed_out_aborts_and_is_told_its_epoch() -> None:

@@ -55,6 +55,12 @@ EXPIRED_COUNT_MAX = 1_000
 FEW_PARTITIONS = 1_000
 """This many partitions fit into a record whatever their names are."""
 
+TOLD_LATE_MAX = 3
+"""How often a producer of an older version whose transaction timed out is told so when it adds to a transaction: more
+than once, because answers are lost. Then it is fenced, for it does not start over. kafka-python (3.0) is so: a
+transaction whose first AddPartitionsToTxn was not answered has not begun for it, so it sends no EndTxn, and goes on in
+the old epoch."""
+
 EXPIRY = ""
 """The timer of the next search for expired transactional ids; all other timers are named by their transactional id."""
 
@@ -73,6 +79,9 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._unmarked: dict[str, dict[TopicPartition, None]] = {}
         """For prepared transactions: the partitions whose marker is not known to be written."""
+        self._told_late: dict[str, int] = {}
+        """How often producers were told that their transaction had timed out, since it did. Not recorded: whoever loads
+        the log begins anew."""
         self._timers: Timers[str] = Timers()
         self._now = Now(0, 0)
         self._effects = Effects()
@@ -138,6 +147,7 @@ class TransactionCoordinator:
 
     def add(self, request: AddRequest, now: Now) -> Effects:
         self._begin(now)
+        self._fence_if_told(request)
         transaction = self._owned(request.transactional_id, request.producer, request.client_version)
         if transaction.state.is_prepared:
             raise concurrent(transaction)
@@ -247,6 +257,7 @@ class TransactionCoordinator:
                     return True
                 after(transaction.state, Event.EXPIRE)
                 del self._transactions[transaction.transactional_id]
+                self._told_late.pop(transaction.transactional_id, None)
                 self._effects.records.append((transaction.transactional_id, None))
         return False
 
@@ -293,6 +304,7 @@ class TransactionCoordinator:
         """Records the transaction and applies it here, as a replay of the record does."""
         self._transactions[transaction.transactional_id] = transaction
         self._effects.records.append((transaction.transactional_id, transaction))
+        self._told_late.pop(transaction.transactional_id, None)
 
     def _known(self, transactional_id: str) -> Transaction:
         if not transactional_id:
@@ -311,6 +323,18 @@ class TransactionCoordinator:
         if producer.epoch != transaction.epoch:
             raise KafkaError(ErrorCode.producer_fenced)
         return transaction
+
+    def _fence_if_told(self, request: AddRequest) -> None:
+        transaction = self._known(request.transactional_id)
+        is_late = (
+            request.producer.producer_id == transaction.producer_id
+            and transaction.of_late_owner(request.producer.epoch)
+            and request.client_version < TRANSACTION_VERSION_2
+        )
+        if is_late:
+            told = self._told_late[request.transactional_id] = self._told_late.get(request.transactional_id, 0) + 1
+            if told > TOLD_LATE_MAX:
+                raise KafkaError(ErrorCode.producer_fenced)
 
     def _lock_out(self, transaction: Transaction, *, owner_may_return: bool, has_timed_out: bool) -> None:
         aborted = transaction.locked_out(owner_may_return, has_timed_out, self._now.wall_ms)

@@ -50,7 +50,8 @@ Beyond Kafka (KIP-588): the producer whose transaction timed out, and nobody els
 in a way that it can recover from. Its abort is done already. Its commit fails with an error after which it aborts:
 TRANSACTION_ABORTABLE with version 2, whose abort tells it the new epoch; UNKNOWN_PRODUCER_ID before that, upon which
 Java's client (up to 3.9) and librdkafka abort and then ask for a new epoch by InitProducerId. kafka-python (3.0) aborts
-and goes on in the old epoch: once its abort was acknowledged, it is fenced (`Transaction.late_owner_aborted`).
+and goes on in the old epoch: once its abort was acknowledged, it is fenced (`Transaction.late_owner_aborted`). Where it
+sends no abort, it is fenced after it was told a few times (`coordinator.TOLD_LATE_MAX`).
 """
 
 from __future__ import annotations
