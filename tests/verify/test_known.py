@@ -44,3 +44,23 @@ def test_what_would_have_to_be_fetched_is_not_used_by_default(monkeypatch: pytes
 
 def test_the_version_of_franz_go_is_that_of_its_module() -> None:
     assert known.version_of("franz-go").startswith("v1.")
+
+
+def test_java_in_a_version_is_java_with_other_jars() -> None:
+    assert known.client_of("java-3.9.2") is known.CLIENTS["java"]
+    assert known.version_of("java-3.9.2") == "3.9.2"
+    assert known.java_version("java-0.11.0.3") == "0.11.0.3"
+    assert known.java_version("java-nonsense") == known.java_version("java") == known.java_version("franz-go") == ""
+
+
+def test_a_setting_goes_to_who_knows_it() -> None:
+    asked = {
+        "acks": "1",
+        "max.poll.records": "4",
+        "request.timeout.ms": "2000",
+        "producer.client.id": "mine",
+        "consumer.check.crcs": "false",
+    }
+    producer, consumer = known.split(asked)
+    assert producer == {"acks": 1, "request.timeout.ms": 2_000, "client.id": "mine"}
+    assert consumer == {"max.poll.records": 4, "request.timeout.ms": 2_000, "check.crcs": False}

@@ -20,6 +20,7 @@ from sexton.harness.brokers import SextonCluster
 from sexton.verify.clients.confluent import Admin
 from sexton.verify.clients.known import CLIENTS
 from sexton.verify.faults.known import FAULTS
+from sexton.verify.faults.late import LATE
 from sexton.verify.lies import LIES
 from sexton.verify.systems import METASTORES, check_name
 from sexton.verify.workloads.known import WAYS, WORKLOADS
@@ -61,6 +62,35 @@ def test_transactions_are_whole_while_brokers_are_killed_and_paused(tmp_path: Pa
 
     code, said = ended(started("check", run))
     assert code == 0, said
+
+
+@pytest.mark.cluster
+def test_requests_that_come_late_change_nothing_and_the_network_may_be_slow(tmp_path: Path) -> None:
+    """Of a cluster that exists, of which only one address is given: clients alone suffer."""
+    run = tmp_path / "run"
+    with SextonCluster(nodes=2) as cluster:
+        first, _ = cluster.bootstrap.split(",")
+        asked = ("--txn", "--late", "end-txn", "--nemesis", "slow-network", "--time", 8, "--interval", 3, "--seed", 1)
+        code, said = ended(started("run", "--bootstrap", first, "--yes", *asked, *ONE, "--dir", run))
+    assert code == 0, said
+    ops = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    told = {op["f"]: op["ext"] for op in ops if op["f"] in ("late", "slow-network") and op["type"] == "info"}
+    assert told["late"]["let through in a later transaction"] > 0
+    assert "slow-network" in told
+
+
+@pytest.mark.kafka
+@pytest.mark.soak
+@pytest.mark.parametrize(("system", "code"), [("kafka-3.9.2", 1), ("sexton", 0)])
+def test_an_end_that_comes_late_tears_transactions_of_kafka_3_and_none_of_sexton(
+    system: str, code: int, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    asked = ("--workload", "queue", "--txn", "--late", "end-txn", "--client", "java-3.9.2", "--seed", 4)
+    found, said = ended(started("run", "--system", system, *asked, "--concurrency", 3, "--time", 60, "--dir", run))
+    assert found == code, said
+    names = {anomaly["name"] for anomaly in json.loads((run / "results.json").read_text())["anomalies"]}
+    assert bool(names & {"G1a", "torn-transaction"}) is (code == 1), said
 
 
 @pytest.mark.cluster
@@ -136,6 +166,15 @@ def test_nothing_is_written_to_a_cluster_that_exists_before_somebody_said_yes(tm
         ("run", "--bootstrap", "localhost:1", "--metastore", "postgres"),
         ("run", "--system", "kafka-4.3.0", "--metastore", "postgres", "--dir", "/nowhere/run"),
         ("run", "--nemesis", "clock,grave", "--dir", "/nowhere/run"),
+        ("run", "--bootstrap", "localhost:1", "--nemesis", "late,kill"),
+        ("run", "--late", "nonsense"),
+        ("run", "--client", "java-nonsense"),
+        ("run", "--client-setting", "nonsense"),
+        ("run", "--acks", "2"),
+        ("run", "--acks", "1", "--txn"),
+        ("run", "--no-idempotence", "--workload", "eos"),
+        ("run", "--workload", "abort", "--expect", "nonsense"),
+        ("run", "--expect", "rewind"),
         ("run", "--dir", "."),
     ],
 )
@@ -153,6 +192,7 @@ def test_what_can_be_named_is_what_there_is() -> None:
     assert verify.WAYS == WAYS
     assert tuple(Model) == verify.MODELS
     assert verify.METASTORES == METASTORES
+    assert tuple(LATE) == verify.LATE
     for system in verify.SYSTEMS:
         assert check_name(system) == system
 

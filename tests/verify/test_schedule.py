@@ -56,3 +56,13 @@ def test_nothing_is_broken_where_nothing_is_allowed() -> None:
 @pytest.mark.parametrize("seed", range(50))
 def test_the_first_period_is_never_calm(seed: int) -> None:
     assert acts(seed)[0].at_ns < 15 * NS
+
+
+def test_a_steady_fault_is_in_force_from_beginning_to_end() -> None:
+    kinds = [Kind("kill"), Kind("late", (Target.ALL,), is_steady=True)]
+    acts = schedule(kinds, random.Random(1), begin_ns=5 * NS, end_ns=95 * NS)
+    late = [act for act in acts if act.fault == "late"]
+    assert [(act.at_ns, act.begins) for act in late] == [(5 * NS, True), (95 * NS, False)]
+    assert acts == sorted(acts, key=lambda act: act.at_ns)
+    assert any(act.fault == "kill" for act in acts)
+    assert [act.fault for act in schedule(kinds[1:], random.Random(1), begin_ns=0, end_ns=NS)] == ["late", "late"]

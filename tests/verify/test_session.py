@@ -231,6 +231,37 @@ def test_nobody_knows_what_came_of_a_commit_whose_abort_failed_too(session: Sess
     assert session.do(txn(Send(0, 8)), {}, {}).type is Type.INFO
 
 
+def session_with(cluster: Cluster, **options: Any) -> Session:
+    made = Session(Options(driver="told", bootstrap="", transactional_id="id", group="g", **options))
+    made.do(Ask(F.ASSIGN, logs=(0, 1)), PLACES, TOPICS)
+    cluster.calls.clear()
+    return made
+
+
+@pytest.mark.parametrize(("asks", "type_"), [(False, Type.INFO), (True, Type.FAIL)])
+def test_a_commit_that_was_not_answered_in_time_is_aborted_only_if_that_is_asked_for(
+    cluster: Cluster, asks: bool, type_: Type
+) -> None:
+    session = session_with(cluster, aborts_after_timeout=asks)
+    cluster.failures["commit"] = Failure(RETRY, "_TIMED_OUT", "")
+    assert session.do(txn(Send(0, 8)), {}, {}).type is type_
+    assert ("abort" in cluster.calls) is asks
+
+
+def test_a_record_that_was_not_written_in_time_is_not_taken_for_a_commit(cluster: Cluster) -> None:
+    session = session_with(cluster, aborts_after_timeout=True)
+    cluster.failures["flush"] = Failure(RETRY, "_TIMED_OUT", "")
+    session.do(txn(Send(0, 8)), {}, {})
+    assert "abort" not in cluster.calls
+
+
+def test_who_does_not_rewind_reads_on_after_an_abort(cluster: Cluster) -> None:
+    session = session_with(cluster, rewinds=False)
+    session.do(Ask(F.SEND, (Send(1, 7),)), {}, {})
+    assert session.do(txn(Poll(), abort_after=1), {}, {}).type is Type.FAIL
+    assert session.do(Ask(F.POLL, (Poll(),)), {}, {}).spans[1] == Span(1, 1)
+
+
 def test_after_a_failure_that_ends_a_producer_there_is_a_new_one(session: Session, cluster: Cluster) -> None:
     cluster.failures["flush"] = Failure(FENCED, "_FENCED", "")
     session.do(txn(Send(0, 8)), {}, {})

@@ -34,6 +34,8 @@ _WITH_WRITES: Final = frozenset({"G1c", "G1c-realtime", "PL-2-cycle-exists", "st
 _UNCOMMITTED: Final = frozenset({"G1a", "precommitted-read", "G1c-wr", "G1c-wr-realtime", "aborted-in-table"})
 _LOSSES: Final = frozenset({"lost-write", "lost-record", "lost-key", "stale-value"})
 
+_RETRIES: Final = frozenset({"duplicate", "nonmonotonic-send"})
+
 
 def allowed(view: View, model: Model, ignore: frozenset[str] = frozenset()) -> Mapping[str, str]:
     """By anomaly: why."""
@@ -55,6 +57,8 @@ def allowed(view: View, model: Model, ignore: frozenset[str] = frozenset()) -> M
         reasons |= dict.fromkeys(_LOSSES, "producers do not wait for all replicas, and brokers failed")
     if is_excused(view):
         reasons |= dict.fromkeys(ANOMALIES, "files were damaged, and nobody promises anything then")
+    if not view.run.is_idempotent:
+        reasons |= dict.fromkeys(_RETRIES, "producers that are not idempotent sent records again")
     return reasons
 
 

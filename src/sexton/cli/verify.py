@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -66,7 +66,12 @@ FAULTS: Final = (
     "corrupt-file",
     "kill-clients",
     "pause-clients",
+    "late",
+    "slow-network",
 )
+LATE: Final = ("end-txn", "add-partitions-to-txn", "produce", "txn-offset-commit")
+ACKS: Final = ("all", "1", "0")
+POSITIONS: Final = ("advance", "rewind")
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java", "franz-go")
 MODELS: Final = ("kafka", "jepsen", "strict")
 DEFAULT_NODES: Final = 3
@@ -186,8 +191,8 @@ def run(
         str,
         typer.Option(
             metavar="NAMES",
-            help=f"Which clients, with commas: {', '.join(CLIENTS)}. By default all that are installed and can do "
-            "what they will be asked for.",
+            help=f"Which clients, with commas: {', '.join(CLIENTS)}, or java-VERSION, as in java-3.9.2. By default all "
+            "that are installed and can do what they will be asked for.",
             autocompletion=_among(CLIENTS, has_list=True),
         ),
     ] = "",
@@ -204,6 +209,57 @@ def run(
         ),
     ] = "read_committed",
     crash_clients: Annotated[bool, typer.Option("--crash-clients", help="Kill clients, one every 5 s.")] = False,
+    late: Annotated[
+        str,
+        typer.Option(
+            metavar="REQUESTS",
+            help=f"Have these come late, with commas: {', '.join(LATE)}. Adds the fault `late`.",
+            autocompletion=_among(LATE, has_list=True),
+        ),
+    ] = "",
+    client_setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--client-setting",
+            metavar="NAME=VALUE",
+            help="A setting of clients, by Java's name for it; producer.NAME and consumer.NAME are for these alone. "
+            "May be repeated.",
+        ),
+    ] = None,
+    acks: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBER",
+            help="What producers without transactions wait for: all, 1 or 0. Less than all is not idempotent.",
+            autocompletion=_among(ACKS),
+        ),
+    ] = "all",
+    idempotence: Annotated[
+        bool, typer.Option("--idempotence/--no-idempotence", help="Of producers without transactions.")
+    ] = True,
+    transaction_timeout_ms: Annotated[
+        int, typer.Option("--transaction-timeout", metavar="MS", help="transaction.timeout.ms of producers.", min=1)
+    ] = 1_000,
+    abort_after_timeout: Annotated[
+        bool,
+        typer.Option("--abort-after-timeout", help="Abort after a commit that was not answered in time (KAFKA-17754)."),
+    ] = False,
+    no_rewind: Annotated[
+        bool,
+        typer.Option("--no-rewind", help="Leave consumers where they are after a failed operation (KAFKA-17582)."),
+    ] = False,
+    shared_transactional_ids: Annotated[
+        bool,
+        typer.Option("--shared-transactional-ids", help="Give every two clients one transactional id between them."),
+    ] = False,
+    expect: Annotated[
+        str,
+        typer.Option(
+            metavar="POSITION",
+            help="With --workload abort: where consumers must stand after an abort, advance or rewind.",
+            autocompletion=_among(POSITIONS),
+        ),
+    ] = "",
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", help="Between faults, about.", min=0.1)
     ] = 10.0,
@@ -242,17 +298,24 @@ def run(
     from sexton.verify.runner import Plan
     from sexton.verify.workloads import known as workloads
 
-    faults = _names(nemesis, FAULTS, "fault")
-    if bootstrap is not None and faults:
-        raise UsageError("--nemesis breaks only what verify has started", "", "Drop it, or --bootstrap")
+    requests = _names(late, LATE, "request")
+    faults = _names(f"{nemesis},late" if requests else nemesis, FAULTS, "fault")
+    if bootstrap is not None:
+        _check_breaks_clients_only(faults)
     _names(metastore, METASTORES, "metastore")
     if bootstrap is not None and (nodes, metastore) != (DEFAULT_NODES, METASTORES[0]):
         raise UsageError("--nodes and --metastore are of what verify starts", "", "Drop them, or --bootstrap")
+    _names(acks, ACKS, "number of acks")
+    _names(expect, POSITIONS, "position")
     _names(workload, WORKLOADS, "workload")
     _names(isolation, ISOLATIONS, "isolation level")
     kind = workloads.WORKLOADS[workload]
-    asked = workloads.Asked(txn or kind.always_in_transactions, _names(sub_via, WAYS, "way"))
-    clients = _names(client, CLIENTS, "client") or tuple(workloads.able_clients(workload, asked))
+    asked = workloads.Asked(txn or kind.always_in_transactions, _names(sub_via, WAYS, "way"), expected=expect)
+    if asked.is_transactional and (acks != "all" or not idempotence):
+        raise UsageError("transactions need acks=all and idempotence", "", "Drop --acks and --no-idempotence")
+    if expect and workload != "abort":
+        raise UsageError("--expect is for --workload abort", "", "Drop it, or name that workload")
+    clients = _clients(client) or tuple(workloads.able_clients(workload, asked))
     chosen = secrets.randbelow(1 << 31) if seed is None else seed
     started = datetime.now().strftime("%Y%m%d-%H%M%S")
     target = directory or Path("sexton-verify") / f"{started}-{workload}-{chosen}"
@@ -271,6 +334,14 @@ def run(
         crash_every_ns=5 * SECOND_NS if crash_clients else 0,
         isolation=isolation,
         topic_prefix=f"{systems.TOPIC_PREFIX}{chosen}-",
+        transaction_timeout_ms=transaction_timeout_ms,
+        late=requests or LATE,
+        acks=acks,
+        is_idempotent=idempotence and acks == "all",
+        client_settings=_settings(client_setting or ()),
+        aborts_after_timeout=abort_after_timeout,
+        rewinds=not no_rewind,
+        shares_transactional_ids=shared_transactional_ids,
     )
     wanted = verifying.Wanted(
         system=systems.check_name(system) if bootstrap is None else bootstrap,
@@ -433,7 +504,7 @@ def suite(
     _names(metastore, METASTORES, "metastore")
     systems.check_metastore(system, metastore)
     workloads = _names(only, WORKLOADS, "workload") or WORKLOADS
-    given = _names(client, CLIENTS, "client")
+    given = _clients(client)
     wanted = [
         (place, cell) for place, cell in enumerate(testing.cells(system, is_quick=quick)) if cell.workload in workloads
     ]
@@ -579,6 +650,37 @@ def _names(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
     return names
 
 
+def _clients(text: str) -> tuple[str, ...]:
+    from sexton.verify.clients import known
+
+    names = tuple(dict.fromkeys(filter(None, text.split(","))))
+    _names(",".join(name for name in names if not known.java_version(name)), CLIENTS, "client")
+    return names
+
+
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise UsageError(f"{each} is no setting", "", "Write it as name=value")
+        found[name] = value
+    return found
+
+
+def _check_breaks_clients_only(faults: tuple[str, ...]) -> None:
+    from sexton.verify.faults.known import FAULTS as ALL_FAULTS
+
+    breaking = [name for name in faults if ALL_FAULTS[name].needs_cluster]
+    if breaking:
+        others = ", ".join(name for name, fault in ALL_FAULTS.items() if not fault.needs_cluster)
+        raise UsageError(
+            f"{', '.join(breaking)} would break brokers that verify has not started",
+            "",
+            f"Drop it, or --bootstrap. Clients alone suffer from {others}",
+        )
+
+
 def _model(name: str) -> Model:
     from sexton.checker.allowed import Model
 
@@ -610,7 +712,7 @@ def _tell(judgement: Judgement, console: Console) -> None:
     missing = [duty.name for duty in judgement.obligations if not duty.is_met]
     console.print(f"The verdict is [bold]{judgement.verdict}[/].")
     if judgement.verdict is Verdict.FALSE:
-        raise VerdictFalseError(f"found: {', '.join(wrong)}")
+        raise VerdictFalseError(f"found: {', '.join(wrong)}" if wrong else f"not so: {'; '.join(missing)}")
     if judgement.verdict is Verdict.UNKNOWN:
         told = "; ".join(missing) or "the search was not finished, or not all was read"
         raise VerdictUnknownError(f"not tested: {told}")

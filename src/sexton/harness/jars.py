@@ -33,7 +33,10 @@ CHECKOUT_DIR: Final = Path(__file__).resolve().parents[3]
 """Of the project's source, if this is run from there."""
 
 VERSION_PATTERN: Final = re.compile(r"(?P<major>3(?=\.[3-9]\.)|4)\.\d+\.\d+")
+CLIENT_VERSION_PATTERN: Final = re.compile(r"0\.11\.0\.\d|[1-4]\.\d+\.\d+")
+"""Since transactions."""
 POM: Final = Path(__file__).with_name("pom.xml")
+CLIENTS_POM: Final = Path(__file__).with_name("clients-pom.xml")
 STAMP_NAME: Final = "pom.sha256"
 
 FETCH_TIMEOUT_S: Final = 600
@@ -78,6 +81,17 @@ def java() -> str:
 def classpath(version: str = DEFAULT_VERSION) -> str:
     """A classpath with that version's broker and tools, fetched first if need be."""
     return str(jar_dir(version) / "*")
+
+
+def client_classpath(version: str) -> str:
+    """A classpath with that version's Java client, which may be older than any broker that runs here. Brokers' jars
+    have it, too."""
+    if VERSION_PATTERN.fullmatch(version) is not None and is_fetched(version):
+        return classpath(version)
+    if CLIENT_VERSION_PATTERN.fullmatch(version) is None:
+        raise HarnessError(f"{version} is no version of Kafka's Java client with transactions (0.11.0.0 or newer)")
+    name = f"kafka-client-{version}"
+    return str(fetched_jars(CLIENTS_POM, "client", name, (f"-Dkafka.version={version}",)) / "*")
 
 
 def logging_config(version: str, path: Path, pattern: str) -> tuple[str, str]:

@@ -195,6 +195,8 @@ class Run:
     has_acks_all: bool = True
     is_damage_judged: bool = True
     """Whether the system is to be held to anything once files of a replica were damaged."""
+    is_idempotent: bool = True
+    """Whether producers without transactions are."""
     clock_skew_ms: int = 1_000
     """How far apart brokers' clocks have been in the run, at any two times, and a second."""
     log_names: Mapping[int, str] = field(default_factory=dict)

@@ -19,10 +19,11 @@ from typing import Any, Final
 from sexton.checker import reference
 from sexton.checker.allowed import Model
 from sexton.checker.kernels import judge as kernels
-from sexton.checker.verdict import Judgement
+from sexton.checker.verdict import Judgement, Obligation, Verdict, merge
 from sexton.errors import NotAHistoryError
 from sexton.harness import disks
 from sexton.harness.errors import HarnessError
+from sexton.harness.proxy import Proxy
 from sexton.harness.systems import NODES, kafka_version
 from sexton.history import flat
 from sexton.history import run as description
@@ -35,7 +36,7 @@ from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.generator import Workload
 from sexton.verify.report import page
-from sexton.verify.runner import Listener, Plan, Runner
+from sexton.verify.runner import ACKS_ALL, Listener, Plan, Runner
 from sexton.verify.systems import System
 from sexton.verify.workloads.known import QUEUE, WORKLOADS, Asked
 
@@ -79,7 +80,7 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     _describe(wanted, plan, workload, skew_ms)  # a run that is killed can be judged as well
     listener.phase("sets up")
     with ExitStack() as stack:
-        system = _system(wanted, plan, stack)
+        system = _behind_proxy(_system(wanted, plan, stack), plan, stack)
         try:
             ops = Runner(workload, system, plan, wanted.directory, listener).run()
         finally:
@@ -94,6 +95,7 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
             (node / disks.IMAGE).unlink(missing_ok=True)
     listener.phase("judges")
     judgement = judge(wanted.directory, ops, _judged(wanted, plan, workload, skew_ms), wanted.model)
+    judgement = against_expected(judgement, wanted.asked.expected, workload.seen)
     write_results(wanted.directory, judgement)
     page.write(wanted.directory, ops, description.read(wanted.directory), judgement.to_json())
     return judgement
@@ -119,8 +121,23 @@ def check(path: Path, model: Model, ignore: frozenset[str]) -> Judgement:
     """Whatever a person names as a history."""
     loaded = load(path)
     if len(loaded.history.ops) <= PLAIN_OPS_MAX:
-        return reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
-    return kernels.judge(loaded.history, loaded.run, model, ignore)
+        judgement = reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
+    else:
+        judgement = kernels.judge(loaded.history, loaded.run, model, ignore)
+    more = _more(path)
+    return against_expected(judgement, str(more.get("options", {}).get("expected", "")), more.get("seen", {}))
+
+
+def against_expected(judgement: Judgement, expected: str, seen: Mapping[str, int]) -> Judgement:
+    """`seen` of the workload `abort`. Nobody promises where a consumer stands after an abort, so a run is false for it
+    only if somebody has said what they rely on."""
+    if not expected:
+        return judgement
+    others = {where: count for where, count in seen.items() if not where.startswith(f"{expected},")}
+    told = f": {', '.join(f'{count} x {where}' for where, count in others.items())}" if others else ""
+    duty = Obligation(f"after an abort consumers {expected}{told}", bool(seen) and not others)
+    verdict = merge([judgement.verdict, Verdict.FALSE if others else Verdict.TRUE if seen else Verdict.UNKNOWN])
+    return replace(judgement, verdict=verdict, obligations=[*judgement.obligations, duty])
 
 
 def report(directory: Path) -> Path:
@@ -167,6 +184,12 @@ def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
     )
 
 
+def _behind_proxy(system: System, plan: Plan, stack: ExitStack) -> System:
+    if not any(FAULTS[fault].needs_proxy for fault in plan.faults):
+        return system
+    return replace(system, proxy=stack.enter_context(Proxy(system.bootstrap)))
+
+
 def _judged(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> Run:
     return Run(
         name=wanted.directory.name,
@@ -176,6 +199,8 @@ def _judged(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> Run
         uses_subscribe=workload.uses_subscribe,
         is_damage_judged=wanted.judges_corruption or kafka_version(wanted.system) is None,
         clock_skew_ms=skew_ms + INACCURACY_MS,
+        has_acks_all=plan.acks == ACKS_ALL,
+        is_idempotent=plan.is_idempotent,
     )
 
 

@@ -25,10 +25,11 @@ from sexton.harness.cluster import Cluster
 from sexton.history.lines import Writer
 from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Send, Type
 from sexton.verify import probes
-from sexton.verify.clients.base import Place
-from sexton.verify.clients.known import CLIENTS
+from sexton.verify.clients import known as clients
+from sexton.verify.clients.base import Place, Settings
 from sexton.verify.faults.base import Fault, Scene, Told, heal
 from sexton.verify.faults.known import FAULTS
+from sexton.verify.faults.late import LATE
 from sexton.verify.faults.schedule import Act, Kind, schedule
 from sexton.verify.generator import NS, Ask, Generator, Processes, Question, Wait, Workload
 from sexton.verify.process import ClientProcess
@@ -48,6 +49,7 @@ PROBED_LOGS_MAX: Final = 12
 AFTERMATH_NS: Final = 5 * NS
 """Operations go on for so long after the last fault has ended: some end with a cluster that is worth looking at."""
 
+ACKS_ALL: Final = "all"
 INTERRUPTED: Final = "interrupted: heals, reads, judges"
 WHOLE_S: Final = 60
 TICK_S: Final = 0.05
@@ -76,6 +78,39 @@ class Plan:
     topic_prefix: str = ""
     isolation: str = "read_committed"
     transaction_timeout_ms: int = 1_000
+    late: tuple[str, ...] = tuple(LATE)
+    """Which requests come late, where `late` is among the faults."""
+    acks: str = ACKS_ALL
+    is_idempotent: bool = True
+    client_settings: Mapping[str, str] = field(default_factory=dict)
+    """On top of all others, as `known.split` takes them."""
+    aborts_after_timeout: bool = False
+    rewinds: bool = True
+    shares_transactional_ids: bool = False
+    """Whether every two clients have one between them, and fence each other."""
+
+    @property
+    def patience_ms(self) -> int:
+        """How long a transaction may take."""
+        return max([self.transaction_timeout_ms, *(FAULTS[name].transaction_timeout_ms for name in self.faults)])
+
+    def producer_settings(self, client: str) -> Settings:
+        known = clients.client_of(client)
+        found = dict(known.producer)
+        if any(FAULTS[name].needs_impatience for name in self.faults):
+            found |= known.impatient
+        if self.acks != ACKS_ALL:
+            found["acks"] = int(self.acks)
+        if not self.is_idempotent:
+            found["enable.idempotence"] = False
+        return {**found, **clients.split(self.client_settings)[0]}
+
+    def consumer_settings(self, client: str, needed: Settings) -> Settings:
+        return {**clients.client_of(client).consumer, **needed, **clients.split(self.client_settings)[1]}
+
+    def transactional_id(self, thread: int, process: int) -> str:
+        number = f"shared-{thread // 2}" if self.shares_transactional_ids else str(process)
+        return f"{self.topic_prefix}{self.seed}-{number}"
 
 
 class Listener(Protocol):
@@ -158,16 +193,17 @@ class _Going:
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
         self._faults: dict[str, Fault] = {}
         self._is_healing = threading.Event()
-        if self.system.cluster is not None:
-            scene = Scene(
-                self.system.cluster,
-                self._places_in_use,
-                self._is_healing,
-                self._clients_to_hit,
-                self.system.compactor,
-                self.system.metastore,
-            )
-            self._faults = {name: FAULTS[name](scene) for name in self.plan.faults}
+        scene = Scene(
+            self.system.cluster,
+            self._places_in_use,
+            self._is_healing,
+            self._clients_to_hit,
+            self.system.compactor,
+            self.system.metastore,
+            self.system.proxy,
+            self.plan.late,
+        )
+        self._faults = {name: FAULTS[name](scene) for name in self.plan.faults}
         self._nemesis: Future[Told] | None = None
         self._act: Op | None = None
         self._probe: Future[Mapping[str, Any]] | None = None
@@ -199,7 +235,7 @@ class _Going:
         generator = Generator(
             self.workload, random.Random(self.plan.seed), self.plan.rate, end_ns, self.plan.crash_every_ns
         )
-        kinds = [Kind(name, FAULTS[name].targets) for name in self._faults]
+        kinds = [Kind(name, FAULTS[name].targets, FAULTS[name].is_steady) for name in self._faults]
         acts = schedule(
             kinds,
             random.Random(self.plan.seed + 1),
@@ -230,7 +266,7 @@ class _Going:
         self._listener.phase("heals")
         self._is_healing.set()
         self._wait(lambda: self._nemesis is None)
-        if self.system.cluster is not None and self._faults:
+        if self._faults:
             self._begin(HEAL, {}, self._heal_all)
             self._wait(lambda: self._nemesis is None)
         self._hang_ns = HEALED_HANG_NS
@@ -244,11 +280,10 @@ class _Going:
 
     def _heal_all(self) -> Told:
         cluster = self.system.cluster
-        assert cluster is not None
         try:
             heal(self._faults.values())
         finally:
-            told = self._bring_back(cluster)
+            told = Told() if cluster is None else self._bring_back(cluster)
         return told
 
     @staticmethod
@@ -341,21 +376,20 @@ class _Going:
 
     def _start(self, thread: int, process: int) -> _Client:
         name = self.plan.clients[thread % len(self.plan.clients)]
-        known = CLIENTS[name]
         needs = self.workload.needs(process)
         options = Options(
-            driver=known.driver,
-            bootstrap=self.system.bootstrap,
-            transactional_id=f"{self.plan.topic_prefix}{self.plan.seed}-{process}",
+            driver=clients.client_of(name).driver,
+            bootstrap=self.system.clients_bootstrap,
+            transactional_id=self.plan.transactional_id(thread, process),
             group=f"{self.plan.topic_prefix}{self.plan.seed}{needs.group}",
             isolation=self.plan.isolation,
-            transaction_timeout_ms=self.plan.transaction_timeout_ms,
-            producer=known.producer,
-            consumer={
-                **known.consumer,
-                "max.partition.fetch.bytes": self._rng.choice(FETCH_BYTES),
-                **needs.consumer,
-            },
+            transaction_timeout_ms=self.plan.patience_ms,
+            producer=self.plan.producer_settings(name),
+            consumer=self.plan.consumer_settings(
+                name, {"max.partition.fetch.bytes": self._rng.choice(FETCH_BYTES), **needs.consumer}
+            ),
+            aborts_after_timeout=self.plan.aborts_after_timeout,
+            rewinds=self.plan.rewinds,
         )
         client = _Client(process, ClientProcess(name, options, self._directory / "clients.log"))
         self._clients[thread] = client

@@ -4,8 +4,8 @@ It runs in the client's own process (`clients/serve.py`), so that an operation i
 it consists of. What a consumer was given and where it stood is told as the client tells it; after an operation that
 failed, the consumer goes back to where the operation found it (KAFKA-17582: no client does so by itself).
 
-A commit of which nobody knows what came is never followed by an abort. The operation ends in INFO, and whoever asked
-ends this process and starts another.
+A commit of which nobody knows what came is not followed by an abort, unless that is asked for: it is how KAFKA-17754 is
+provoked. The operation ends in INFO, and whoever asked ends this process and starts another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sexton.history.op import UNKNOWN, Ext, F, MicroOp, Poll, Record, Send, Span, Type
-from sexton.verify.clients.base import ABORT, FATAL, FENCED, Consumer, Failure, Frozen, Place, Producer, Refused
+from sexton.verify.clients.base import ABORT, FATAL, FENCED, RETRY, Consumer, Failure, Frozen, Place, Producer, Refused
 from sexton.verify.clients.base import Settings as ClientSettings
 from sexton.verify.generator import Ask
 from sexton.verify.outcomes import is_refused
@@ -33,7 +33,7 @@ INTENDED: Final = "aborted on purpose"
 
 FAILURES_MAX: Final = 3
 """Transactions of a producer that fail one after the other before it gets a successor, as a supervisor would see to:
-kafka-python 3.0.12 whose transaction has timed out never asks Sexton for the new epoch that it needs to go on."""
+kafka-python 3.0.12 whose transaction has timed out never asks for the new epoch that it needs to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,10 @@ class Options:
     transaction_timeout_ms: int = 1_000
     producer: ClientSettings = field(default_factory=dict)
     consumer: ClientSettings = field(default_factory=dict)
+    aborts_after_timeout: bool = False
+    """Whether a commit that was not answered in time is followed by an abort, as Java's documentation long said."""
+    rewinds: bool = True
+    """Whether the consumer goes back after an operation that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +307,7 @@ class Session:
             type_, error = Type.FAIL, INTENDED
             self._abort()
         except Failure as failure:
-            is_aborted = failure.todo == ABORT and self._abort()
+            is_aborted = self._aborts_after(failure, has_tried_to_commit) and self._abort()
             is_certain = is_aborted or not has_tried_to_commit or is_refused(failure)
             type_, error = Type.FAIL if is_certain else Type.INFO, str(failure)
             self._failures_count += 1
@@ -312,6 +316,11 @@ class Session:
                 self._drop(self._options.transactional_id)
         unwound = "" if ask.ext.get("stays") else self._rewind(None if ask.f == F.EOS else before)
         return progress.completion(Type.INFO if unwound else type_, error + unwound, self._grouped())
+
+    def _aborts_after(self, failure: Failure, has_tried_to_commit: bool) -> bool:
+        if failure.todo == RETRY and has_tried_to_commit:
+            return self._options.aborts_after_timeout
+        return failure.todo == ABORT
 
     def _abort(self) -> bool:
         """Whether it was acknowledged. A producer that cannot abort is not used again: the next one with its id does
@@ -367,7 +376,7 @@ class Session:
 
     def _rewind(self, positions: Mapping[int, int] | None) -> str:
         """None: to what its group has committed. Why it could not: such a client is not asked again."""
-        if self._reading is None:
+        if self._reading is None or not self._options.rewinds:
             return ""
         try:
             if positions is None:

@@ -21,6 +21,7 @@ from sexton.harness.fittings import Fitting
 from sexton.harness.network import METASTORE_ID, Network
 from sexton.harness.postgres import Postgres
 from sexton.harness.properties import Settings
+from sexton.harness.proxy import Proxy
 from sexton.harness.systems import KAFKA_PREFIX, NODES, UnknownSystemError, cluster_of, kafka_version
 from sexton.verify import probes
 
@@ -45,6 +46,12 @@ class System:
     compactor: CompactorProcess | None = None
     metastore: Postgres | None = None
     """None: a file, or none of Sexton's."""
+    proxy: Proxy | None = None
+    """Between clients and brokers, if something between them is to go wrong."""
+
+    @property
+    def clients_bootstrap(self) -> str:
+        return self.bootstrap if self.proxy is None else self.proxy.bootstrap
 
 
 def check_name(name: str) -> str:

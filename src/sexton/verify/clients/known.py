@@ -1,6 +1,7 @@
 """The clients that a run can use, by name, and how each is told to be as impatient as Jepsen's are.
 
-Settings have Java's names; a driver knows its client's. Those that a client lacks are left out here.
+Settings have Java's names; a driver knows its client's. Those that a client lacks are left out here. `java-VERSION` is
+Java's client in any version that knows transactions.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from sexton.verify.clients import golang
 from sexton.verify.clients.base import Settings
 
 CALL_TIMEOUT_S: Final = 10
+IMPATIENCE_MS: Final = 1_500
 
 JAVA: Final = "java"
+JAVA_PREFIX: Final = f"{JAVA}-"
 FRANZ_GO: Final = "franz-go"
 
 _GROUP: Final[Settings] = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
@@ -32,6 +35,8 @@ class Known:
     """What is installed; nothing: it is not a package of Python, and is fetched."""
     producer: Settings = field(default_factory=dict)
     consumer: Settings = field(default_factory=dict)
+    impatient: Settings = field(default_factory=dict)
+    """How its producer is made to give up soon on an answer that does not come, and to ask again."""
     joins: bool = True
     """Whether its driver can be a member of a group."""
     copies: bool = True
@@ -47,12 +52,14 @@ CLIENTS: Final[Mapping[str, Known]] = {
         # The timeouts of records and requests follow from transaction.timeout.ms, and may not be longer.
         producer={"reconnect.backoff.max.ms": 1_000},
         consumer={**_GROUP, "reconnect.backoff.max.ms": 1_000, "enable.partition.eof": True},
+        impatient={"socket.timeout.ms": IMPATIENCE_MS},
     ),
     "aiokafka": Known(
         "aio",
         "aiokafka",
         producer=_PATIENCE,
         consumer={**_GROUP, "request.timeout.ms": 10_000},
+        impatient={"request.timeout.ms": IMPATIENCE_MS},
         copies=False,  # 0.14.0: the group's name is all that it tells
         reads_emptied_markers=False,  # 0.14.0: Control batch did not contain any records
     ),
@@ -61,6 +68,7 @@ CLIENTS: Final[Mapping[str, Known]] = {
         "kafka-python",
         producer={**_PATIENCE, "delivery.timeout.ms": 10_000},
         consumer={**_GROUP, "request.timeout.ms": 10_000},
+        impatient={"request.timeout.ms": IMPATIENCE_MS},
         reads_emptied_markers=False,  # 3.0.12: StopIteration raised unpacking messageset
     ),
     JAVA: Known(
@@ -72,6 +80,7 @@ CLIENTS: Final[Mapping[str, Known]] = {
             "default.api.timeout.ms": 10_000,
             "reconnect.backoff.max.ms": 1_000,
         },
+        impatient={"request.timeout.ms": IMPATIENCE_MS},
     ),
     FRANZ_GO: Known(
         "franz",
@@ -98,6 +107,16 @@ def _is_fetched(name: str) -> bool:
     return golang.is_built() if name == FRANZ_GO else jars.is_fetched(jars.DEFAULT_VERSION)
 
 
+def client_of(name: str) -> Known:
+    return CLIENTS[JAVA if java_version(name) else name]
+
+
+def java_version(name: str) -> str:
+    """Nothing: it is not Java's client in a version that was asked for."""
+    version = name.removeprefix(JAVA_PREFIX)
+    return version if version != name and jars.CLIENT_VERSION_PATTERN.fullmatch(version) else ""
+
+
 def prepare(names: Iterable[str]) -> None:
     """Fetches what has to be fetched, and raises MissingExtraError, before anything was started."""
     for name in names:
@@ -108,9 +127,9 @@ def prepare(names: Iterable[str]) -> None:
 
 def version_of(name: str) -> str:
     """Nothing: it is not installed."""
-    known = CLIENTS[name]
+    known = client_of(name)
     if not known.package:
-        return golang.version() if name == FRANZ_GO else jars.DEFAULT_VERSION
+        return golang.version() if name == FRANZ_GO else java_version(name) or jars.DEFAULT_VERSION
     try:
         return version(known.package)
     except PackageNotFoundError:
@@ -122,6 +141,68 @@ def environment(name: str) -> dict[str, str]:
     found = {"SEXTON_CLIENT_TIMEOUT_S": str(CALL_TIMEOUT_S)}
     if name == FRANZ_GO:
         found["SEXTON_CLIENT_PROGRAM"] = str(golang.program())
+    elif java_version(name):
+        found["SEXTON_CLIENT_CLASSPATH"] = jars.client_classpath(java_version(name))
     elif not CLIENTS[name].package:
         found["SEXTON_CLIENT_CLASSPATH"] = jars.classpath(jars.DEFAULT_VERSION)
     return found
+
+
+_PRODUCER_PREFIX: Final = "producer."
+_CONSUMER_PREFIX: Final = "consumer."
+_OF_PRODUCERS: Final = frozenset(
+    {
+        "acks",
+        "batch.size",
+        "buffer.memory",
+        "compression.type",
+        "delivery.timeout.ms",
+        "enable.idempotence",
+        "linger.ms",
+        "max.block.ms",
+        "max.in.flight.requests.per.connection",
+        "message.timeout.ms",
+        "retries",
+        "transaction.timeout.ms",
+    }
+)
+_OF_CONSUMERS: Final = frozenset(
+    {
+        "auto.commit.interval.ms",
+        "auto.offset.reset",
+        "default.api.timeout.ms",
+        "enable.auto.commit",
+        "fetch.max.bytes",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "group.instance.id",
+        "group.protocol",
+        "heartbeat.interval.ms",
+        "isolation.level",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+    }
+)
+
+
+def split(settings: Mapping[str, str]) -> tuple[Settings, Settings]:
+    """What a person asked for, for producers and for consumers: some clients refuse what is not for them. A name that
+    both have (`request.timeout.ms`) is for both, unless it begins with `producer.` or `consumer.`."""
+    producer: dict[str, str | int | bool] = {}
+    consumer: dict[str, str | int | bool] = {}
+    for name, text in settings.items():
+        plain = name.removeprefix(_PRODUCER_PREFIX).removeprefix(_CONSUMER_PREFIX)
+        if not name.startswith(_CONSUMER_PREFIX) and plain not in _OF_CONSUMERS:
+            producer[plain] = _value(text)
+        if not name.startswith(_PRODUCER_PREFIX) and plain not in _OF_PRODUCERS:
+            consumer[plain] = _value(text)
+    return producer, consumer
+
+
+def _value(text: str) -> str | int | bool:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.lstrip("-").isdigit() else text

@@ -22,6 +22,7 @@ from sexton.harness.errors import HarnessError
 from sexton.harness.fittings import Fitting
 from sexton.harness.postgres import Postgres
 from sexton.harness.properties import Settings
+from sexton.harness.proxy import Proxy
 from sexton.verify import probes
 from sexton.verify.clients.base import Place
 from sexton.verify.faults.schedule import Act, Target
@@ -47,7 +48,8 @@ class Client(Protocol):
 class Scene:
     """What there is to break."""
 
-    cluster: Cluster[Any]
+    own_cluster: Cluster[Any] | None
+    """None: it is not ours, and only clients suffer."""
     places: Callable[[], Sequence[Place]] = tuple
     """Of the logs that are being used."""
     is_over: threading.Event = field(default_factory=threading.Event)
@@ -57,6 +59,20 @@ class Scene:
     compactor: CompactorProcess | None = None
     metastore: Postgres | None = None
     """None: a file, or none of Sexton's."""
+    own_proxy: Proxy | None = None
+    """Between clients and brokers, if a fault needs it."""
+    late: tuple[str, ...] = ()
+    """Names of requests that may come late."""
+
+    @property
+    def cluster(self) -> Cluster[Any]:
+        assert self.own_cluster is not None, "a fault that breaks brokers must say so: needs_cluster"
+        return self.own_cluster
+
+    @property
+    def proxy(self) -> Proxy:
+        assert self.own_proxy is not None, "a fault of the network must say so: needs_proxy"
+        return self.own_proxy
 
     @property
     def bootstrap(self) -> str:
@@ -102,6 +118,16 @@ class Fault(ABC):
     """How far apart it may set clocks of brokers."""
     excludes: ClassVar[Mapping[str, str]] = {}
     """Other faults that nothing could be expected of beside this one, and why."""
+    is_steady: ClassVar[bool] = False
+    """Whether it is in force all the time, and decides itself when it does something."""
+    needs_proxy: ClassVar[bool] = False
+    """Whether clients must reach brokers through a proxy."""
+    needs_cluster: ClassVar[bool] = True
+    """Whether it breaks brokers. One that does not may be had on a cluster that is not ours."""
+    needs_impatience: ClassVar[bool] = False
+    """Whether producers must give up soon on an answer that does not come."""
+    transaction_timeout_ms: ClassVar[int] = 0
+    """Transactions must last so long, at the least."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene

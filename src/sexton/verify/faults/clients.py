@@ -17,6 +17,7 @@ class KillClients(Fault):
 
     name = "kill-clients"
     targets = (Target.ONE, Target.ALL)
+    needs_cluster = False
 
     def begin(self, act: Act) -> Told:
         hit = _some(act, self.scene)
@@ -33,6 +34,7 @@ class PauseClients(Fault):
 
     name = "pause-clients"
     targets = (Target.ONE, Target.ALL)
+    needs_cluster = False
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)

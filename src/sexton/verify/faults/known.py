@@ -12,7 +12,9 @@ from sexton.verify.faults.damage import CorruptFile
 from sexton.verify.faults.disks import FailingDisk, FullDisk, ReadOnlyDisk, SlowDisk
 from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.images import LostDisk, OldImage
+from sexton.verify.faults.late import Late
 from sexton.verify.faults.moving import Leadership, Membership
+from sexton.verify.faults.network import SlowNetwork
 from sexton.verify.faults.partition import Partition
 from sexton.verify.faults.processes import Kill, Pause, Stop
 from sexton.verify.faults.services import Compactor, Metastore
@@ -37,5 +39,7 @@ _ALL: Final[tuple[type[Fault], ...]] = (
     CorruptFile,
     KillClients,
     PauseClients,
+    Late,
+    SlowNetwork,
 )
 FAULTS: Final[Mapping[str, type[Fault]]] = {fault.name: fault for fault in _ALL}

@@ -47,6 +47,8 @@ class Kind:
 
     name: str
     targets: tuple[Target, ...] = (Target.ONE, Target.LEADER, Target.MINORITY)
+    is_steady: bool = False
+    """In force from the beginning to the end: it decides itself when it does something."""
 
 
 def schedule(
@@ -59,7 +61,10 @@ def schedule(
     interval_ns: int = 10 * NS,
 ) -> list[Act]:
     """By time. Everything ends at `end_ns` at the latest."""
-    acts: list[Act] = []
+    steady = [kind for kind in kinds if kind.is_steady]
+    acts = [Act(begin_ns, kind.name, True, rng.choice(kind.targets), rng.getrandbits(32)) for kind in steady]
+    ends = [Act(end_ns, act.fault, False, act.target, act.choice) for act in acts]
+    kinds = [kind for kind in kinds if not kind.is_steady]
     in_force: dict[str, Act] = {}
 
     def end(fault: str, at_ns: int) -> None:
@@ -82,7 +87,7 @@ def schedule(
             at_ns += interval_ns // 2 + rng.randrange(interval_ns)
     for fault in sorted(in_force):
         end(fault, end_ns)
-    return acts
+    return acts + ends
 
 
 def _subset(kinds: Sequence[Kind], rng: random.Random, *, may_be_calm: bool) -> list[Kind]:

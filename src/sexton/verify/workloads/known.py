@@ -37,6 +37,8 @@ class Asked:
     ways: tuple[str, ...] = (ASSIGN,)
     forgets_at_once: bool = False
     """Whether compacted topics forget what is deleted as soon as can be."""
+    expected: str = ""
+    """Of `abort`: where consumers must stand after one. Nothing: it is only counted."""
 
 
 @dataclass(frozen=True, slots=True)
