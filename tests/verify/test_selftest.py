@@ -30,7 +30,9 @@ def test_an_honest_proxy_shows_nothing_wrong(cluster: SextonCluster, tmp_path: P
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if lie.is_long else ()) for name, lie in LIES.items()]
+)
 def test_a_lie_to_clients_is_found_out(name: str, cluster: SextonCluster, tmp_path: Path) -> None:
     lie = LIES[name]
     told = selftest.told_by(cluster.bootstrap, tmp_path / name, lie, 5)

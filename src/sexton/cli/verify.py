@@ -271,6 +271,13 @@ def run(
         Path | None, typer.Option("--dir", metavar="DIR", help="Where the run is written. Must not exist.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --bootstrap, do not ask before the first write.")] = False,
+    lie: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Lie to clients, as selftest does: the verdict should be false. `sexton verify list` has lies.",
+        ),
+    ] = "",
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the brokers' data, too.")] = False,
     judge_corruption: Annotated[
         bool,
@@ -294,6 +301,7 @@ def run(
         extras.need("verify", "sexton verify run", ", or name what you have with --client")
     from sexton.verify import run as verifying
     from sexton.verify import systems
+    from sexton.verify.lies import LIES
     from sexton.verify.report import page
     from sexton.verify.runner import Plan
     from sexton.verify.workloads import known as workloads
@@ -305,6 +313,7 @@ def run(
     _names(metastore, METASTORES, "metastore")
     if bootstrap is not None and (nodes, metastore) != (DEFAULT_NODES, METASTORES[0]):
         raise UsageError("--nodes and --metastore are of what verify starts", "", "Drop them, or --bootstrap")
+    _names(lie, tuple(LIES), "lie")
     _names(acks, ACKS, "number of acks")
     _names(expect, POSITIONS, "position")
     _names(workload, WORKLOADS, "workload")
@@ -354,6 +363,7 @@ def run(
         nodes=nodes,
         metastore=metastore,
         model=_model(model),
+        lie=lie,
     )
     if bootstrap is not None and not yes:
         typer.confirm(f"Make topics {plan.topic_prefix}* in {bootstrap}, use them, and delete them?", abort=True)
@@ -580,15 +590,21 @@ def selftest(
     seeds: Annotated[int, typer.Option(help="Histories with each anomaly.", min=1)] = 3,
     time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="For each lie.", min=1)] = 5.0,
     has_lies: Annotated[bool, typer.Option("--lies/--no-lies", help="Lie to clients of a real broker, too.")] = True,
+    has_systems: Annotated[
+        bool,
+        typer.Option(
+            "--systems", help="Run systems that are known to be bad, or good, and what else takes minutes, too."
+        ),
+    ] = False,
     directory: Annotated[
         Path | None, typer.Option("--dir", metavar="DIR", help="Where runs are kept. Must not exist.")
     ] = None,
 ) -> None:
-    """Plant every anomaly, tell clients every lie, and see whether the judge finds them.
+    """Plant every anomaly, tell clients every lie, run what is known to be bad, and see whether the judge finds it.
 
     It ends with 0 if all that was planted was found, and nothing else.
     """
-    if has_lies:
+    if has_lies or has_systems:
         extras.need("verify", "sexton verify selftest", ", or leave lies out with --no-lies")
     from sexton.verify import selftest as testing
 
@@ -602,14 +618,17 @@ def selftest(
 
     def take(result: testing.Result, status: Status) -> None:
         status.update(result.name)
-        table.add_row(result.name, str(result.tried), str(result.found), escape(result.wrong))
+        table.add_row(result.name, str(result.tried), str(result.found), escape(result.wrong or result.told))
         if not result.is_good:
             bad.append(result.name)
 
     with console.status("") as status, tempfile.TemporaryDirectory() as temporary:
         for result in testing.histories(seeds):
             take(result, status)
-        for result in testing.lies(directory or Path(temporary), time_s) if has_lies else ():
+        target = directory or Path(temporary)
+        for result in testing.lies(target, time_s, has_long=has_systems) if has_lies else ():
+            take(result, status)
+        for result in testing.systems(target, _Told(console, status)) if has_systems else ():
             take(result, status)
     console.print(table)
     if bad:

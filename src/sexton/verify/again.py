@@ -40,6 +40,7 @@ def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
         metastore=str(more.get("metastore", SQLITE)),
         judges_corruption=bool(more.get("judges-corruption")),
         model=Model(more.get("model", Model.KAFKA)),
+        lie=str(more.get("lie", "")),
     )
     return wanted, _made(Plan, options)
 

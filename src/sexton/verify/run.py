@@ -35,6 +35,7 @@ from sexton.verify.clients import known
 from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.generator import Workload
+from sexton.verify.lies import LIES
 from sexton.verify.report import page
 from sexton.verify.runner import ACKS_ALL, Listener, Plan, Runner
 from sexton.verify.systems import System
@@ -68,6 +69,8 @@ class Wanted:
     judges_corruption: bool = False
     """Of Apache Kafka, too, which promises nothing about files that somebody has damaged."""
     model: Model = Model.KAFKA
+    lie: str = ""
+    """What clients are told between them and honest brokers: then a verdict of true would be wrong."""
 
 
 def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
@@ -80,7 +83,7 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     _describe(wanted, plan, workload, skew_ms)  # a run that is killed can be judged as well
     listener.phase("sets up")
     with ExitStack() as stack:
-        system = _behind_proxy(_system(wanted, plan, stack), plan, stack)
+        system = _behind_proxy(_system(wanted, plan, stack), wanted.lie, plan, stack)
         try:
             ops = Runner(workload, system, plan, wanted.directory, listener).run()
         finally:
@@ -184,7 +187,11 @@ def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
     )
 
 
-def _behind_proxy(system: System, plan: Plan, stack: ExitStack) -> System:
+def _behind_proxy(system: System, lie: str, plan: Plan, stack: ExitStack) -> System:
+    """Whoever looks at the brokers from outside is told the lie, too."""
+    if lie:
+        proxy = stack.enter_context(Proxy(system.bootstrap, LIES[lie].make()))
+        return replace(system, bootstrap=proxy.bootstrap, proxy=proxy)
     if not any(FAULTS[fault].needs_proxy for fault in plan.faults):
         return system
     return replace(system, proxy=stack.enter_context(Proxy(system.bootstrap)))
@@ -213,6 +220,7 @@ def _describe(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> N
         "metastore": wanted.metastore,
         "model": str(wanted.model),
         "judges-corruption": wanted.judges_corruption,
+        "lie": wanted.lie,
         "options": {**asdict(wanted.asked), **asdict(plan)},
         "versions": description.versions(each.package for each in known.CLIENTS.values() if each.package),
         "topic-settings": {each.topic: dict(workload.topic(log).settings) for log, each in workload.logs.items()},

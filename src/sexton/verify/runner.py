@@ -439,7 +439,7 @@ class _Going:
     def _clients_to_hit(self) -> Sequence[ClientProcess]:
         """Called by faults, in another thread. Whoever leads finds out that they have died, as of any other."""
         clients = list(self._clients.values())
-        busy = [client for client in clients if client.asked is not None and client.asked.f == F.TXN]
+        busy = [client for client in clients if client.asked is not None and client.asked.f in (F.TXN, F.EOS)]
         return [client.at for client in busy or clients]
 
     def _begin_act(self, act: Act) -> None:

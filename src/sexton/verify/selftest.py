@@ -6,9 +6,9 @@ which differs from it nowhere else. A real broker behind a proxy that lies. Syst
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,11 +22,14 @@ from sexton.harness.brokers import SextonCluster
 from sexton.harness.proxy import Proxy
 from sexton.history.op import UNKNOWN, Type
 from sexton.verify import run as verifying
+from sexton.verify.faults.grave import Grave
+from sexton.verify.faults.late import Late
+from sexton.verify.faults.processes import Kill, Pause
 from sexton.verify.generator import NS
 from sexton.verify.lies import LIES, Lie
-from sexton.verify.runner import Plan
-from sexton.verify.systems import TOPIC_PREFIX
-from sexton.verify.workloads.known import Asked
+from sexton.verify.runner import ACKS_ALL, Listener, Plan
+from sexton.verify.systems import INDEPENDENT, SEXTON, TOPIC_PREFIX
+from sexton.verify.workloads.known import EOS, QUEUE, TABLE, Asked
 
 CLIENT: Final = "confluent-kafka"
 
@@ -38,6 +41,8 @@ class Result:
     found: int
     wrong: str = ""
     """What was missed, or found where nothing was."""
+    told: str = ""
+    """What was found, where that is worth telling."""
 
     @property
     def is_good(self) -> bool:
@@ -102,8 +107,9 @@ class Silent:
         pass
 
 
-def lies(directory: Path, seconds: float, names: tuple[str, ...] = tuple(LIES)) -> Iterator[Result]:
+def lies(directory: Path, seconds: float, *, has_long: bool = False) -> Iterator[Result]:
     """One result for each lie, and first one without any: what an honest proxy shows is true."""
+    names = [name for name, lie in LIES.items() if has_long or not lie.is_long]
     with ExitStack() as stack:
         cluster = stack.enter_context(SextonCluster(1, directory / "cluster"))
         told = told_by(cluster.bootstrap, directory / "honest", None, seconds)
@@ -117,22 +123,102 @@ def lies(directory: Path, seconds: float, names: tuple[str, ...] = tuple(LIES)) 
 
 def told_by(bootstrap: str, directory: Path, lie: Lie | None, seconds: float) -> set[str]:
     """What the judge does not allow of a run in which clients were told that lie."""
-    seed = 1
     plan = Plan(
-        seed=seed,
-        concurrency=4,
+        seed=lie.seed if lie else 1,
+        concurrency=6 if lie and lie.workload == EOS else 4,
         calm_ns=0,
-        main_ns=round(seconds * NS),
+        main_ns=round(max(seconds, lie.seconds_min if lie else 0) * NS),
         final_ns=10 * NS,
         clients=(CLIENT,),
+        faults=lie.faults if lie else (),
+        period_ns=60 * NS,
+        interval_ns=15 * NS,
+        transaction_timeout_ms=lie.transaction_timeout_ms if lie else 1_000,
         topic_prefix=f"{TOPIC_PREFIX}{directory.name}-",
     )
     with Proxy(bootstrap, lie.make()) if lie else Proxy(bootstrap) as proxy:
         wanted = verifying.Wanted(
             system=proxy.bootstrap,
             is_existing=True,
+            workload=lie.workload if lie else QUEUE,
             asked=Asked(lie is not None and lie.is_transactional),
             directory=directory,
             model=Model.KAFKA,
         )
         return set(verifying.run(wanted, plan, Silent()).wrong())
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A system of which it is known what a run must find, or that it must find nothing."""
+
+    system: str
+    plan: Plan
+    workload: str = QUEUE
+    is_transactional: bool = True
+    shows: frozenset[str] = field(default_factory=frozenset)
+    """At least one of these; nothing: the verdict must be true."""
+
+    @property
+    def name(self) -> str:
+        told = [*self.plan.faults]
+        if self.plan.acks != ACKS_ALL:
+            told.append(f"acks {self.plan.acks}")
+        if Late.name in self.plan.faults:
+            told += [*self.plan.late, *self.plan.clients]
+        return f"{self.system}: {', '.join(told)}"
+
+
+TRIES_MAX: Final = 3
+"""Of a system that is known to be bad, until it shows it. What is good is run once."""
+
+_GRAVE: Final = Plan(seed=1, main_ns=60 * NS, faults=(Grave.name,), clients=(CLIENT,))
+_GRAVE_SHOWS: Final = frozenset(
+    {"resurrected-key", "aborted-in-table", "torn-transaction", "table-drift", "stuck", "lost-key", "stale-value"}
+)
+_LATE: Final = Plan(seed=1, main_ns=60 * NS, faults=(Late.name,), late=("end-txn",), clients=("java-3.9.2",))
+_LATE_SHOWS: Final = frozenset({"G1a", "torn-transaction", "lost-write"})
+_ACKS: Final = Plan(
+    seed=1,
+    main_ns=60 * NS,
+    period_ns=12 * NS,
+    interval_ns=2 * NS,
+    faults=(Kill.name, Pause.name),
+    clients=(CLIENT,),
+    acks="1",
+    is_idempotent=False,
+)
+
+SYSTEMS: Final = (
+    Known("kafka-4.3.0", _GRAVE, TABLE, shows=_GRAVE_SHOWS),
+    Known("kafka-3.9.2", _GRAVE, TABLE, shows=_GRAVE_SHOWS),
+    Known(INDEPENDENT, _GRAVE, TABLE, shows=_GRAVE_SHOWS),
+    Known(SEXTON, _GRAVE, TABLE),
+    Known("kafka-4.3.0", _ACKS, is_transactional=False, shows=frozenset({"lost-write"})),
+    Known(SEXTON, replace(_ACKS, acks=ACKS_ALL, is_idempotent=True), is_transactional=False),
+    Known("kafka-3.9.2", _LATE, shows=_LATE_SHOWS),
+    Known(SEXTON, _LATE),
+)
+
+
+def systems(directory: Path, listener: Listener, known: Sequence[Known] = SYSTEMS) -> Iterator[Result]:
+    """One result for each: what is bad must show it, and what is good must be true, with all that it should test."""
+    for place, each in enumerate(known):
+        told = "nothing"
+        for seed in range(1, (TRIES_MAX if each.shows else 1) + 1):
+            judgement = _judgement(each, seed, directory / f"system-{place}-{seed}", listener)
+            told = ", ".join(sorted(finding.name for finding in judgement.findings)) or "nothing"
+            found = {finding.name for finding in judgement.findings}
+            is_right = bool(found & each.shows) if each.shows else judgement.verdict is Verdict.TRUE
+            if is_right:
+                break
+        wrong = "" if is_right else f"{judgement.verdict}: found {told}"
+        yield Result(each.name, 1, int(is_right), wrong, told=f"{judgement.verdict}: {told}")
+
+
+def _judgement(known: Known, seed: int, directory: Path, listener: Listener) -> Judgement:
+    wanted = verifying.Wanted(
+        system=known.system, workload=known.workload, asked=Asked(known.is_transactional), directory=directory
+    )
+    plan = replace(known.plan, seed=seed, topic_prefix=f"{TOPIC_PREFIX}{seed}-")
+    return verifying.run(wanted, plan, listener)
