@@ -32,6 +32,9 @@ PIPED_WIDTH: Final = 160
 EXISTING_RATE: Final = 100.0
 OWN_RATE: Final = 1_000.0
 
+TIMEOUT_MS_MAX: Final = 40_000
+"""Of transactions: whoever waits for the end of one must be done before it is taken for hanging."""
+
 SYSTEMS: Final = ("sexton", "sexton-independent", "kafka-4.3.0", "kafka-3.9.2")
 WORKLOADS: Final = (
     "queue",
@@ -238,7 +241,14 @@ def run(
         bool, typer.Option("--idempotence/--no-idempotence", help="Of producers without transactions.")
     ] = True,
     transaction_timeout_ms: Annotated[
-        int, typer.Option("--transaction-timeout", metavar="MS", help="transaction.timeout.ms of producers.", min=1)
+        int,
+        typer.Option(
+            "--transaction-timeout",
+            metavar="MS",
+            help="transaction.timeout.ms of producers.",
+            min=1,
+            max=TIMEOUT_MS_MAX,
+        ),
     ] = 1_000,
     abort_after_timeout: Annotated[
         bool,

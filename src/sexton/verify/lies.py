@@ -473,6 +473,6 @@ LIES: Final[Mapping[str, Lie]] = {
         seconds_min=60,
         faults=(PauseClients.name,),
         seed=18,  # half of the clients are paused twice, longer than their sessions last
-        transaction_timeout_ms=60_000,  # a copier that was paused must find out by its group that it is none any more
+        transaction_timeout_ms=30_000,  # a copier that was paused must find out by its group that it is none any more
     ),
 }

@@ -25,7 +25,7 @@ from sexton.verify.outcomes import is_refused
 from sexton.verify.reading import ID_HEADER, Reading, asked, encoded
 
 READ_ALL_S: Final = 30.0
-"""For a fresh consumer to read logs from their start to their end. Longer than a transaction can stay open."""
+"""For a fresh consumer to read logs from their start to their end. Half of it where it has waited for a transaction."""
 
 TOPIC_EXISTS: Final = 36
 
@@ -204,7 +204,8 @@ class Session:
             ends = {log: max(end, ask.offsets.get(log, 0)) for log, (_, end) in bounds.items()}
             reading.assign({log: start for log, (start, _) in bounds.items()})
             records: dict[int, tuple[Record, ...]] = {}
-            deadline_s = time.monotonic() + READ_ALL_S
+            open_s = self._options.transaction_timeout_ms / 1_000
+            deadline_s = time.monotonic() + max(READ_ALL_S, open_s + READ_ALL_S / 2)
             while True:
                 poll, spans = reading.poll()
                 for log, given in poll.records.items():
