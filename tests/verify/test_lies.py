@@ -135,4 +135,4 @@ def test_a_name_tells_systems_apart() -> None:
     names = [each.name for each in selftest.SYSTEMS]
     assert len(set(names)) == len(names)
     assert "kafka-3.9.2: late, end-txn, java-3.9.2" in names
-    assert "kafka-4.3.0: kill, pause, acks 1" in names
+    assert "kafka-4.3.0: kill, partition, acks 1" in names
