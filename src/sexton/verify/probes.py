@@ -36,13 +36,21 @@ def watermarks(bootstrap: str, places: Mapping[int, Place]) -> Mapping[str, Any]
             ),
         }
         after = await _epochs(client, topics)
-        same = {log: place for log, place in wanted.items() if before.get(place) == after.get(place)}
+        same = led_by_one(wanted, before, after)
         told: dict[str, Any] = {
             str(name): {str(log): found[place] for log, place in same.items()} for name, found in offsets.items()
         }
         return {**told, str(Ext.LEADER_EPOCHS): {str(log): after[place] for log, place in same.items()}}
 
     return asking.ask(bootstrap, question, TIMEOUT_MS)
+
+
+def led_by_one(
+    places: Mapping[int, Place], before: Mapping[Place, int], after: Mapping[Place, int]
+) -> Mapping[int, Place]:
+    """Those that had the same leader epoch before and after. A new topic may be known to one broker and not to another:
+    then there is none."""
+    return {log: place for log, place in places.items() if place in after and before.get(place) == after[place]}
 
 
 async def _epochs(client: Client, topics: Iterable[str]) -> dict[Place, int]:
