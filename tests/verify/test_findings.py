@@ -24,7 +24,7 @@ from sexton.verify.systems import System
 from sexton.verify.workloads.queue import Queue, QueueOptions
 from tests.project import PROJECT_DIR
 from tests.transactions.test_docs import functions_of
-from tests.verify.test_run import ONE, ended, started
+from tests.verify.commands import ONE, ended, started
 
 PAGE = PROJECT_DIR / "docs" / "verification.md"
 FINDINGS = ("#1", "#2", "#3", "#4", "#5", "KIP-588", "KAFKA-17734", "KAFKA-17582", "KAFKA-17754")

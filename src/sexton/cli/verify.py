@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -18,6 +18,7 @@ from rich.table import Table
 from sexton import extras
 from sexton.cli.broker import UsageError
 from sexton.errors import SextonError
+from sexton.settings.properties import parse_settings
 
 if TYPE_CHECKING:
     from sexton.checker.allowed import Model
@@ -357,7 +358,7 @@ def run(
         late=requests or LATE,
         acks=acks,
         is_idempotent=idempotence and acks == "all",
-        client_settings=_settings(client_setting or ()),
+        client_settings=parse_settings(client_setting or ()),
         aborts_after_timeout=abort_after_timeout,
         rewinds=not no_rewind,
         shares_transactional_ids=shared_transactional_ids,
@@ -685,16 +686,6 @@ def _clients(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(filter(None, text.split(","))))
     _names(",".join(name for name in names if not known.java_version(name)), CLIENTS, "client")
     return names
-
-
-def _settings(given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for each in given:
-        name, equals, value = each.partition("=")
-        if not name or not equals:
-            raise UsageError(f"{each} is no setting", "", "Write it as name=value")
-        found[name] = value
-    return found
 
 
 def _check_breaks_clients_only(faults: tuple[str, ...]) -> None:
