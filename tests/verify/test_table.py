@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 from sexton.history.op import F, Op, Poll, Record, Send, Type
+from sexton.verify.generator import NTH_REPLICA
 from sexton.verify.workloads.table import Table, TableOptions
 
 
@@ -21,6 +22,7 @@ def test_it_writes_deletes_and_reads_in_every_way() -> None:
     assert 0.15 < sum(send.is_tombstone for send in sends) / len(sends) < 0.25
     assert {send.log for send in sends} == set(one.logs)
     assert any("abort_after" in ask.ext for ask in asks if ask.f == F.TXN)
+    assert {ask.ext[NTH_REPLICA] for ask in asks if ask.f == F.SCAN} == {0, 1, 2}
 
 
 def test_some_keys_are_written_much_more_often_than_others() -> None:

@@ -13,11 +13,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from sexton.history.op import F, Log, MicroOp, Op, Type
 
 NS = 1_000_000_000
+
+NTH_REPLICA: Final = "nth-replica"
+"""In an Ask's ext, of a scan: which of a log's replicas, counted round and round. A workload knows no brokers."""
 
 
 class Ask(NamedTuple):

@@ -3,9 +3,9 @@
 One thread decides everything and writes the history. Clients are processes (`process`); faults and looks at the brokers
 may take long, so each has a thread of its own, and at most one of each is under way.
 
-The phases: calm, then faults, then everything is healed and whole again, and then every thread's client is replaced by
-a new one that reads all that was written (`final`). Ctrl-C ends the first two early, and nothing else; a second one
-ends the final reads.
+The phases: calm, then faults, then everything is healed and whole again, then every thread's client is replaced by a
+new one that reads all that was written, and at last every replica of what is compacted is read (`final`). Ctrl-C ends
+the first two early, and nothing else; a second one ends the final reads.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from sexton.verify.clients.known import CLIENTS
 from sexton.verify.faults.base import Fault, Scene, Told, heal
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.schedule import Act, Kind, schedule
+from sexton.verify.final import ReplicaPasses
 from sexton.verify.generator import NS, Ask, Generator, Processes, Question, Wait, Workload
 from sexton.verify.process import ClientProcess
 from sexton.verify.session import Completion, Options, Topics
@@ -188,6 +189,7 @@ class _Going:
         self._heal()
         try:
             self._read_all()
+            self._read_replicas()
         except KeyboardInterrupt:
             self._listener.phase("interrupted again: judges what there is")
 
@@ -288,6 +290,37 @@ class _Going:
                     self._ask(process, ask)
             self._turn(TICK_S)
         self._wait(lambda: all(client.asked is None for client in self._clients.values()))
+
+    def _read_replicas(self) -> None:
+        """Each of every compacted log, by whoever is free: also in clusters that are not ours."""
+        places = {log: place for log, place in self._places.items() if self.workload.log(log).is_compacted}
+        if not places:
+            return
+        self._listener.phase("reads every replica")
+        deadline_ns = self._now() + self.plan.final_ns
+        topics = sorted({topic for topic, _ in places.values()})
+        told = self._pool.submit(probes.partitions, self.system.bootstrap, topics)
+        self._wait(told.done)
+        try:
+            found = told.result()
+        except SextonError as error:
+            self._listener.fault(f"nobody says who has which log: {error}")
+            return
+        replicas = {log: found[place].replicas for log, place in places.items() if place in found}
+        passes = ReplicaPasses(replicas, self.workload.final().offsets)
+        asked_before: dict[int, Op | None] = {}
+        """By process that was asked for one: its completion before."""
+        while passes.left and self._now() < deadline_ns:
+            for process in [each for each, before in asked_before.items() if self._last.get(each) is not before]:
+                passes.completed(self._last[process])
+                del asked_before[process]
+            for process in self._free():
+                if (ask := passes.next(process)) is not None:
+                    asked_before[process] = self._last.get(process)
+                    self._ask(process, ask)
+            self._turn(TICK_S)
+        if passes.left:
+            self._listener.fault(f"not read to the end: brokers {', '.join(map(str, passes.left))}")
 
     # -- one turn
 

@@ -17,15 +17,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from sexton.errors import SextonError
 from sexton.history.op import UNKNOWN, Ext, F, MicroOp, Poll, Record, Send, Span, Type
+from sexton.verify import scanning
 from sexton.verify.clients.base import ABORT, FATAL, FENCED, Consumer, Failure, Frozen, Place, Producer, Refused
 from sexton.verify.clients.base import Settings as ClientSettings
-from sexton.verify.generator import Ask
+from sexton.verify.generator import NTH_REPLICA, Ask
 from sexton.verify.outcomes import is_refused
 from sexton.verify.reading import ID_HEADER, Reading, asked, encoded
 
 READ_ALL_S: Final = 30.0
 """For a fresh consumer to read logs from their start to their end. Longer than a transaction can stay open."""
+
+SCAN_S: Final = 15.0
+"""The same through one replica, which may be away."""
 
 TOPIC_EXISTS: Final = 36
 
@@ -133,6 +138,8 @@ class Session:
                 done = self._read(ask)
             case F.TABLE:
                 return self._table(ask)
+            case F.SCAN:
+                return self._scan(ask)
             case F.COMMIT:
                 done = self._commit()
             case F.COMMITTED:
@@ -214,6 +221,23 @@ class Session:
             return progress.completion(Type.FAIL, str(failure))
         finally:
             reading.close()
+
+    def _scan(self, ask: Ask) -> Completion:
+        """As a table is read, through a replica that is named, or chosen by number."""
+        places = {log: self._places[log] for log in ask.logs}
+        replica = ask.ext.get(Ext.REPLICA, UNKNOWN)
+        wanted = scanning.Wanted(places, replica, ask.ext.get(NTH_REPLICA, 0), ask.offsets)
+        try:
+            found = scanning.scan(self._options.bootstrap, wanted, self._options.isolation, SCAN_S)
+        except SextonError as error:
+            return Completion(type=Type.FAIL, error=str(error).partition("\n")[0])
+        return Completion(
+            type=Type.FAIL if found.error else Type.OK,
+            micro_ops=(Poll({log: tuple(records) for log, records in found.records.items() if records}),),
+            spans=found.spans,
+            error=found.error.partition("\n")[0],
+            ext={str(Ext.REPLICA): found.replica},
+        )
 
     # -- offsets of a group
 

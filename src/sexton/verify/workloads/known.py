@@ -62,13 +62,12 @@ def _queue(asked: Asked, rng: random.Random) -> Workload:
 
 
 def _table(asked: Asked, rng: random.Random) -> Workload:
-    # No client can be told which replica it is to read from, so nobody is asked for a scan.
-    options = TableOptions(is_transactional=asked.is_transactional, scan_p=0, forgets_at_once=asked.forgets_at_once)
+    options = TableOptions(is_transactional=asked.is_transactional, forgets_at_once=asked.forgets_at_once)
     return Table(options, rng)
 
 
 def _register(asked: Asked, rng: random.Random) -> Workload:
-    options = TableOptions(logs=2, keys=5, scan_p=0, transaction_p=1, delete_p=0, table_p=0.2, reads_all_logs=True)
+    options = TableOptions(logs=2, keys=5, scan_p=0.05, transaction_p=1, delete_p=0, table_p=0.2, reads_all_logs=True)
     return Table(options, rng)
 
 

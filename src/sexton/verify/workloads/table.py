@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Final
 
 from sexton.history.op import F, Log, Op, Poll, Send, Type
-from sexton.verify.generator import Ask, Needs, Topic
+from sexton.verify.generator import NTH_REPLICA, Ask, Needs, Topic
 from sexton.verify.workloads.common import Ends
 
 DELETE_RETENTION_MS: Final = (0, 2_000, 60_000)
@@ -89,7 +89,8 @@ class Table:
             return Ask(F.TABLE, (Poll(),), self._logs if options.reads_all_logs else (rng.choice(self._logs),))
         luck -= options.table_p
         if luck < options.scan_p:
-            return Ask(F.SCAN, (Poll(),), (rng.choice(self._logs),), ext={"replica": rng.randrange(options.replicas)})
+            logs = self._logs if options.reads_all_logs else (rng.choice(self._logs),)
+            return Ask(F.SCAN, (Poll(),), logs, ext={NTH_REPLICA: rng.randrange(options.replicas)})
         luck -= options.scan_p
         if luck < options.poll_p:
             return Ask(F.POLL, (Poll(),))
