@@ -6,6 +6,7 @@ import pytest
 
 from sexton.extras import MissingExtraError
 from sexton.verify.clients import known
+from sexton.verify.clients.known import CLIENTS, consumer_settings
 
 
 def test_a_client_that_is_not_installed_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,3 +45,15 @@ def test_what_would_have_to_be_fetched_is_not_used_by_default(monkeypatch: pytes
 
 def test_the_version_of_franz_go_is_that_of_its_module() -> None:
     assert known.version_of("franz-go").startswith("v1.")
+
+
+def test_who_speaks_the_new_protocol_leaves_timeouts_to_brokers() -> None:
+    for name in ("confluent-kafka", "java"):
+        settings = consumer_settings(name, speaks_kip848=True)
+        assert settings["group.protocol"] == "consumer"
+        assert not {"session.timeout.ms", "heartbeat.interval.ms"} & settings.keys()
+        assert "group.protocol" not in consumer_settings(name, speaks_kip848=False)
+
+
+def test_a_client_without_the_new_protocol_stays_with_the_old_one() -> None:
+    assert consumer_settings("aiokafka", speaks_kip848=True) == CLIENTS["aiokafka"].consumer

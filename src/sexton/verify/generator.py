@@ -46,6 +46,14 @@ class Needs(NamedTuple):
     group: str = ""
     """The end of its group's name: processes with the same one share a group."""
     consumer: Mapping[str, str | int | bool] = {}
+    has_plain_producer: bool = False
+    """Whether what it sends without a transaction goes through a producer that is not idempotent, if its client can be
+    told to send nothing twice."""
+    speaks_kip848: bool = False
+    """Whether it joins its group by the new protocol, if its client and the brokers have it."""
+    has_generation: bool = True
+    """Whether one member's generation can be held against another's. Not where somebody may speak the new protocol:
+    then each member has an epoch of its own."""
 
 
 class Asking(Protocol):

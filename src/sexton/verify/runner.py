@@ -26,7 +26,7 @@ from sexton.history.lines import Writer
 from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Send, Type
 from sexton.verify import probes
 from sexton.verify.clients.base import Place
-from sexton.verify.clients.known import CLIENTS
+from sexton.verify.clients.known import CLIENTS, PLAIN, consumer_settings
 from sexton.verify.faults.base import Fault, Scene, Told, heal
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.schedule import Act, Kind, schedule
@@ -385,11 +385,12 @@ class _Going:
             transaction_timeout_ms=self.plan.transaction_timeout_ms,
             producer=known.producer,
             consumer={
-                **known.consumer,
+                **consumer_settings(name, speaks_kip848=needs.speaks_kip848 and self.system.has_kip848),
                 "max.partition.fetch.bytes": self._rng.choice(FETCH_BYTES),
                 **needs.consumer,
             },
         )
+            has_generation=needs.has_generation,
         client = _Client(process, ClientProcess(name, options, self._directory / "clients.log"))
         self._clients[thread] = client
         self._selector.register(client.at, selectors.EVENT_READ, client)

@@ -60,6 +60,10 @@ class Options:
     transaction_timeout_ms: int = 1_000
     producer: ClientSettings = field(default_factory=dict)
     consumer: ClientSettings = field(default_factory=dict)
+    plain_producer: ClientSettings = field(default_factory=dict)
+    """Beside `producer`, of what is sent without a transaction."""
+    has_generation: bool = True
+    """See `generator.Needs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +257,7 @@ class Session:
             type_ = Type.FAIL if is_refused(failure) else Type.INFO
             return Completion(type=type_, offsets=offsets, error=str(failure), ext=self._grouped())
         # Asked for afterwards: a member that joined again meanwhile is not taken for one of an older generation.
-        generation = consumer.generation()
+        generation = consumer.generation() if self._options.has_generation else UNKNOWN
         told = {} if generation == UNKNOWN else {str(Ext.GENERATION): generation}
         return Completion(type=Type.OK, offsets=offsets, ext=self._grouped() | told)
 

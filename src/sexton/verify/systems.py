@@ -30,7 +30,14 @@ SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgres"
 METASTORES: Final = (SQLITE, POSTGRES)
 REPLICAS: Final = 3
-SETTINGS: Final = {"auto.create.topics.enable": False}
+SETTINGS: Final[Settings] = {
+    "auto.create.topics.enable": False,
+    # With KIP-848 brokers say when a member is missed: as soon as clients say so with the classic protocol.
+    "group.consumer.session.timeout.ms": 6_000,
+    "group.consumer.min.session.timeout.ms": 6_000,
+    "group.consumer.heartbeat.interval.ms": 300,
+    "group.consumer.min.heartbeat.interval.ms": 300,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,8 @@ class System:
     compactor: CompactorProcess | None = None
     metastore: Postgres | None = None
     """None: a file, or none of Sexton's."""
+    has_kip848: bool = True
+    """Whether members of groups may speak the new protocol."""
 
 
 def check_name(name: str) -> str:
@@ -87,7 +96,9 @@ def running(
         if is_compacting and isinstance(cluster, SextonCluster):
             compactor = stack.enter_context(CompactorProcess(cluster.metastore_url, directory, "--nice", "0"))
         coordination = {"compaction.coordination": "independent"} if name == INDEPENDENT else {}
-        yield System(name, cluster.bootstrap, min(REPLICAS, nodes), cluster, coordination, compactor, server)
+        has_kip848 = probes.has_kip848(cluster.bootstrap)
+        replication = min(REPLICAS, nodes)
+        yield System(name, cluster.bootstrap, replication, cluster, coordination, compactor, server, has_kip848)
 
 
 def _postgres(network: Network | None) -> AbstractContextManager[Postgres]:
@@ -97,4 +108,5 @@ def _postgres(network: Network | None) -> AbstractContextManager[Postgres]:
 
 
 def existing(bootstrap: str) -> System:
-    return System(bootstrap, bootstrap, min(REPLICAS, probes.brokers_count(bootstrap)))
+    replication = min(REPLICAS, probes.brokers_count(bootstrap))
+    return System(bootstrap, bootstrap, replication, has_kip848=probes.has_kip848(bootstrap))

@@ -21,6 +21,8 @@ JAVA: Final = "java"
 FRANZ_GO: Final = "franz-go"
 
 _GROUP: Final[Settings] = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
+PLAIN: Final[Settings] = {"enable.idempotence": False, "retries": 0}
+KIP848: Final[Settings] = {"group.protocol": "consumer"}
 _PATIENCE: Final[Settings] = {"request.timeout.ms": 3_000}
 
 
@@ -34,6 +36,10 @@ class Known:
     consumer: Settings = field(default_factory=dict)
     joins: bool = True
     """Whether its driver can be a member of a group."""
+    has_kip848: bool = False
+    """Whether it can join a group by the new protocol."""
+    has_retries: bool = False
+    """Whether its producer can be told not to send anything twice: without idempotence that makes duplicates."""
     copies: bool = True
     """Whether its producer tells the coordinator which member of a group it commits offsets for (KIP-447)."""
     reads_emptied_markers: bool = True
@@ -47,6 +53,8 @@ CLIENTS: Final[Mapping[str, Known]] = {
         # The timeouts of records and requests follow from transaction.timeout.ms, and may not be longer.
         producer={"reconnect.backoff.max.ms": 1_000},
         consumer={**_GROUP, "reconnect.backoff.max.ms": 1_000, "enable.partition.eof": True},
+        has_kip848=True,
+        has_retries=True,
     ),
     "aiokafka": Known(
         "aio",
@@ -73,6 +81,8 @@ CLIENTS: Final[Mapping[str, Known]] = {
             "reconnect.backoff.max.ms": 1_000,
         },
     ),
+        has_kip848=True,
+        has_retries=True,
     FRANZ_GO: Known(
         "franz",
         joins=False,
@@ -83,6 +93,14 @@ CLIENTS: Final[Mapping[str, Known]] = {
 
 
 def installed(*, has_emptied_markers: bool, has_members: bool = False, has_copiers: bool = False) -> Sequence[str]:
+def consumer_settings(name: str, *, speaks_kip848: bool) -> Settings:
+    """With KIP-848 it is for brokers to say when a member is missed, and clients refuse to be told."""
+    known = CLIENTS[name]
+    if not speaks_kip848 or not known.has_kip848:
+        return known.consumer
+    return {**{each: value for each, value in known.consumer.items() if each not in _GROUP}, **KIP848}
+
+
     """Those that need nothing to be fetched, can read what there will be, and can do what they will be asked for."""
     able = {
         name: known

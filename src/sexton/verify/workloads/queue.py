@@ -14,6 +14,7 @@ from typing import Final
 
 from sexton.history.op import UNKNOWN, F, Log, MicroOp, Op, Poll, Send, Type
 from sexton.verify.generator import Ask, Needs, Topic
+from sexton.verify.workloads.common import Protocols, abort_after
 
 PARTITIONS_PER_TOPIC: Final = 2
 REASSIGN_P: Final = 1 / 64
@@ -54,6 +55,7 @@ class Queue:
         self._polled: dict[int, int] = {}
 
     @property
+        self._protocols = Protocols(rng) if options.uses_subscribe else None
     def logs(self) -> dict[int, Log]:
         """All that were used so far."""
         return {log: self.log(log) for log in sorted(self._sends_count)}
@@ -69,7 +71,7 @@ class Queue:
         return Topic(PARTITIONS_PER_TOPIC)
 
     def needs(self, process: int) -> Needs:
-        return Needs()
+        return Needs() if self._protocols is None else self._protocols.needs(Needs())
 
     def next(self, process: int) -> Ask:
         if process not in self._known or self._rng.random() < REASSIGN_P:
