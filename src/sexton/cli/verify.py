@@ -32,6 +32,9 @@ PIPED_WIDTH: Final = 160
 EXISTING_RATE: Final = 100.0
 OWN_RATE: Final = 1_000.0
 
+CRASH_EVERY_NS: Final = 30 * SECOND_NS
+"""Of one client, with --crash-clients."""
+
 SYSTEMS: Final = ("sexton", "sexton-independent", "kafka-4.3.0", "kafka-3.9.2")
 WORKLOADS: Final = (
     "queue",
@@ -203,7 +206,15 @@ def run(
             autocompletion=_among(ISOLATIONS),
         ),
     ] = "read_committed",
-    crash_clients: Annotated[bool, typer.Option("--crash-clients", help="Kill clients, one every 5 s.")] = False,
+    crash_clients: Annotated[
+        bool, typer.Option("--crash-clients", help="Kill clients, each about every 30 s.")
+    ] = False,
+    max_writes_per_log: Annotated[
+        int, typer.Option(metavar="COUNT", help="Of queue: then a log is left for a new one.", min=1)
+    ] = 1024,
+    abort_p: Annotated[
+        float, typer.Option("--abort-p", help="Of a transaction, at each step: abort it on purpose.", min=0, max=1)
+    ] = 0.1,
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", help="Between faults, about.", min=0.1)
     ] = 10.0,
@@ -251,7 +262,12 @@ def run(
     _names(workload, WORKLOADS, "workload")
     _names(isolation, ISOLATIONS, "isolation level")
     kind = workloads.WORKLOADS[workload]
-    asked = workloads.Asked(txn or kind.always_in_transactions, _names(sub_via, WAYS, "way"))
+    asked = workloads.Asked(
+        txn or kind.always_in_transactions,
+        _names(sub_via, WAYS, "way"),
+        sends_per_log_max=max_writes_per_log,
+        abort_p=abort_p,
+    )
     clients = _names(client, CLIENTS, "client") or tuple(workloads.able_clients(workload, asked))
     chosen = secrets.randbelow(1 << 31) if seed is None else seed
     started = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -268,7 +284,7 @@ def run(
         interval_ns=round(interval_s * SECOND_NS),
         faults=faults,
         clients=clients,
-        crash_every_ns=5 * SECOND_NS if crash_clients else 0,
+        crash_every_ns=CRASH_EVERY_NS // concurrency if crash_clients else 0,
         isolation=isolation,
         topic_prefix=f"{systems.TOPIC_PREFIX}{chosen}-",
     )

@@ -384,13 +384,14 @@ class _Going:
             isolation=self.plan.isolation,
             transaction_timeout_ms=self.plan.transaction_timeout_ms,
             producer=known.producer,
+            plain_producer=PLAIN if needs.has_plain_producer and known.has_retries else {},
             consumer={
                 **consumer_settings(name, speaks_kip848=needs.speaks_kip848 and self.system.has_kip848),
                 "max.partition.fetch.bytes": self._rng.choice(FETCH_BYTES),
                 **needs.consumer,
             },
-        )
             has_generation=needs.has_generation,
+        )
         client = _Client(process, ClientProcess(name, options, self._directory / "clients.log"))
         self._clients[thread] = client
         self._selector.register(client.at, selectors.EVENT_READ, client)

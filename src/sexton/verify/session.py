@@ -122,6 +122,8 @@ class Session:
         self._topics: set[str] = set()
         self._producers: dict[str, Producer] = {}
         """By transactional id."""
+        self._zombie: Producer | None = None
+        """In a transaction: one that has a successor."""
         self._failures_count = 0
         """Of transactions, since the last that did not fail."""
         self._reading: Reading | None = None
@@ -294,7 +296,7 @@ class Session:
             return progress.completion(Type.OK)
         except Failure as failure:
             if failure.todo in (FENCED, FATAL):
-                self._drop("")
+                self._drop(self._producers.get(""))
             return progress.completion(Type.FAIL if is_refused(failure) else Type.INFO, str(failure))
 
     def _polled_and_committed(self, progress: Progress) -> Completion:
@@ -307,11 +309,13 @@ class Session:
         progress = Progress(list(ask.micro_ops))
         before = self._positions()
         has_tried_to_commit = False
+        producer: Producer | None = None
         try:
             producer = self._producer(self._options.transactional_id)
             producer.begin()
             for index in range(len(ask.micro_ops)):
                 _abort_if_intended(ask, index)
+                self._succeed_if_intended(ask, index)
                 if index:
                     time.sleep(ask.ext.get("sleep_ms", 0) / 1_000)
                 if isinstance(ask.micro_ops[index], Poll):
@@ -319,6 +323,8 @@ class Session:
                 else:
                     self._send(producer, progress, index)
             _abort_if_intended(ask, len(ask.micro_ops))
+            self._succeed_if_intended(ask, len(ask.micro_ops))
+            time.sleep(ask.ext.get("late_ms", 0) / 1_000)
             given = self._given if ask.f == F.EOS else self._now_given(progress)
             ends = given.ends if given is not None else {}
             if given is not None and ends:
@@ -329,25 +335,31 @@ class Session:
             return progress.completion(Type.OK, ext=self._grouped() | ({str(Ext.OFFSETS): ends} if ends else {}))
         except _IntendedAbort:
             type_, error = Type.FAIL, INTENDED
-            self._abort()
+            self._abort(producer)
         except Failure as failure:
-            is_aborted = failure.todo == ABORT and self._abort()
-            is_certain = is_aborted or not has_tried_to_commit or is_refused(failure)
+            is_aborted = failure.todo == ABORT and self._abort(producer)
+            # One that had its successor before it tried to commit: that one's coming has aborted the transaction.
+            is_fenced = failure.todo == FENCED and self._zombie is not None
+            is_certain = is_aborted or not has_tried_to_commit or is_refused(failure) or is_fenced
             type_, error = Type.FAIL if is_certain else Type.INFO, str(failure)
             self._failures_count += 1
             if not is_aborted or self._failures_count == FAILURES_MAX:
                 self._failures_count = 0
-                self._drop(self._options.transactional_id)
+                self._drop(producer)
+        finally:
+            self._bury()
         unwound = "" if ask.ext.get("stays") else self._rewind(None if ask.f == F.EOS else before)
         return progress.completion(Type.INFO if unwound else type_, error + unwound, self._grouped())
 
-    def _abort(self) -> bool:
+    def _abort(self, producer: Producer | None) -> bool:
         """Whether it was acknowledged. A producer that cannot abort is not used again: the next one with its id does
         so, or time does."""
+        if producer is None:
+            return False
         try:
-            self._producers[self._options.transactional_id].abort()
+            producer.abort()
         except Failure:
-            self._drop(self._options.transactional_id)
+            self._drop(producer)
             return False
         return True
 
@@ -373,22 +385,37 @@ class Session:
     def _producer(self, transactional_id: str) -> Producer:
         if transactional_id not in self._producers:
             options = self._options
+            settings = options.producer if transactional_id else {**options.producer, **options.plain_producer}
             made: Producer = self._driver.Producer(
-                options.bootstrap, transactional_id, options.transaction_timeout_ms, options.producer
+                options.bootstrap, transactional_id, options.transaction_timeout_ms, settings
             )
             self._producers[transactional_id] = made
             try:
                 made.init()
             except Failure as failure:
-                self._drop(transactional_id)
+                self._drop(made)
                 raise Failure(FATAL, failure.name, failure.message) from None
         return self._producers[transactional_id]
 
-    def _drop(self, transactional_id: str) -> None:
-        producer = self._producers.pop(transactional_id, None)
-        if producer is not None:
+    def _succeed_if_intended(self, ask: Ask, index: int) -> None:
+        """The producer's id goes to a new one, as when a supervisor takes it for dead. It goes on, and must be
+        fenced."""
+        if ask.ext.get("succeeded_after") == index:
+            self._zombie = self._producers.pop(self._options.transactional_id)
+            self._producer(self._options.transactional_id)
+
+    def _drop(self, producer: Producer | None) -> None:
+        """The next one with its id is a new one."""
+        for name in [name for name, each in self._producers.items() if each is producer]:
             with suppress(Exception):
-                producer.close()
+                self._producers.pop(name).close()
+
+    def _bury(self) -> None:
+        """Whatever came of it."""
+        zombie, self._zombie = self._zombie, None
+        if zombie is not None:
+            with suppress(Exception):
+                zombie.close()
 
     def _positions(self) -> dict[int, int]:
         return {} if self._reading is None else dict(self._reading.positions)

@@ -69,6 +69,7 @@ CLIENTS: Final[Mapping[str, Known]] = {
         "kafka-python",
         producer={**_PATIENCE, "delivery.timeout.ms": 10_000},
         consumer={**_GROUP, "request.timeout.ms": 10_000},
+        has_retries=True,
         reads_emptied_markers=False,  # 3.0.12: StopIteration raised unpacking messageset
     ),
     JAVA: Known(
@@ -80,9 +81,9 @@ CLIENTS: Final[Mapping[str, Known]] = {
             "default.api.timeout.ms": 10_000,
             "reconnect.backoff.max.ms": 1_000,
         },
-    ),
         has_kip848=True,
         has_retries=True,
+    ),
     FRANZ_GO: Known(
         "franz",
         joins=False,
@@ -92,7 +93,6 @@ CLIENTS: Final[Mapping[str, Known]] = {
 }
 
 
-def installed(*, has_emptied_markers: bool, has_members: bool = False, has_copiers: bool = False) -> Sequence[str]:
 def consumer_settings(name: str, *, speaks_kip848: bool) -> Settings:
     """With KIP-848 it is for brokers to say when a member is missed, and clients refuse to be told."""
     known = CLIENTS[name]
@@ -101,6 +101,7 @@ def consumer_settings(name: str, *, speaks_kip848: bool) -> Settings:
     return {**{each: value for each, value in known.consumer.items() if each not in _GROUP}, **KIP848}
 
 
+def installed(*, has_emptied_markers: bool, has_members: bool = False, has_copiers: bool = False) -> Sequence[str]:
     """Those that need nothing to be fetched, can read what there will be, and can do what they will be asked for."""
     able = {
         name: known

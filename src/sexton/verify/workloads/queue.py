@@ -17,6 +17,8 @@ from sexton.verify.generator import Ask, Needs, Topic
 from sexton.verify.workloads.common import Protocols, abort_after
 
 PARTITIONS_PER_TOPIC: Final = 2
+SENDS_PER_LOG_MAX: Final = 1024
+ABORT_P: Final = 0.1
 REASSIGN_P: Final = 1 / 64
 UNSEEN_P: Final = 1 / 3
 """Of the times that a process is given other logs: how often those are among them of which not all was read."""
@@ -28,11 +30,11 @@ class QueueOptions:
     uses_subscribe: bool = False
     uses_assign: bool = True
     active_logs: int = 10
-    sends_per_log_max: int = 1024
+    sends_per_log_max: int = SENDS_PER_LOG_MAX
     micro_ops_max: int = 4
     """In a transaction."""
-    abort_p: float = 0.1
-    """That a transaction is aborted on purpose."""
+    abort_p: float = ABORT_P
+    """That a transaction is aborted on purpose, at each of its steps."""
 
 
 def topic_of(log: int, prefix: str = "t") -> tuple[str, int]:
@@ -53,9 +55,9 @@ class Queue:
         """Processes that have something to read."""
         self._sent: dict[int, int] = {}
         self._polled: dict[int, int] = {}
+        self._protocols = Protocols(rng) if options.uses_subscribe else None
 
     @property
-        self._protocols = Protocols(rng) if options.uses_subscribe else None
     def logs(self) -> dict[int, Log]:
         """All that were used so far."""
         return {log: self.log(log) for log in sorted(self._sends_count)}
@@ -80,9 +82,7 @@ class Queue:
         if not self._options.is_transactional:
             return _tagged((self._micro_op(),))
         micro_ops = tuple(self._micro_op() for _ in range(self._rng.randint(1, self._options.micro_ops_max)))
-        ext: dict[str, int | bool] = {"transaction": True}
-        if self._rng.random() < self._options.abort_p:
-            ext["abort_after"] = self._rng.randint(0, len(micro_ops))
+        ext = {"transaction": True, **abort_after(self._rng, len(micro_ops), self._options.abort_p)}
         return _tagged(micro_ops)._replace(ext=ext)
 
     def _reading(self) -> Ask:
