@@ -408,7 +408,12 @@ def test_what_is_sent_without_a_transaction_may_be_without_idempotence(
     told = sys.modules["sexton.verify.clients.told"]
     made: list[tuple[str, Any]] = []
     producer = told.Producer
-    monkeypatch.setattr(told, "Producer", lambda *given: made.append((given[1], given[3])) or producer(*given))
+
+    def make(*given: Any) -> Any:
+        made.append((given[1], given[3]))
+        return producer(*given)
+
+    monkeypatch.setattr(told, "Producer", make)
     plain = Session(
         Options(driver="told", bootstrap="", transactional_id="id", group="g", plain_producer={"retries": 0})
     )

@@ -198,6 +198,15 @@ def run(
     rate: Annotated[
         float | None, typer.Option(help="Operations a second, at most: 1000, or 100 with --bootstrap.", min=0.1)
     ] = None,
+    shards: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT",
+            help="So many processes decide for themselves what they do, instead of one for all: for long runs. Each "
+            "has its share of the clients; of a share of several, all but one only send.",
+            min=0,
+        ),
+    ] = 0,
     isolation: Annotated[
         str,
         typer.Option(
@@ -276,7 +285,8 @@ def run(
         raise UsageError("it exists already", str(target), "Name another directory")
     plan = Plan(
         seed=chosen,
-        concurrency=concurrency,
+        concurrency=max(concurrency // shards, 1) * shards if shards else concurrency,
+        shards=shards,
         rate=rate or (OWN_RATE if bootstrap is None else EXISTING_RATE),
         main_ns=round(time_s * SECOND_NS),
         final_ns=round(final_time_s * SECOND_NS),

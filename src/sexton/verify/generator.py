@@ -105,9 +105,10 @@ class Wait:
 class Processes:
     """Who is in each thread."""
 
-    def __init__(self, threads_count: int) -> None:
+    def __init__(self, threads_count: int, generation: int = 0) -> None:
+        """In each thread were so many before."""
         self._count = threads_count
-        self._current = list(range(threads_count))
+        self._current = [thread + generation * threads_count for thread in range(threads_count)]
         self._busy: set[int] = set()
 
     @property

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from sexton.verify.faults.known import FAULTS
 from sexton.verify.generator import Workload
 from sexton.verify.report import page
 from sexton.verify.runner import Listener, Plan, Runner
+from sexton.verify.sharding import ShardedWorkload, Shards
 from sexton.verify.systems import System
 from sexton.verify.workloads.known import QUEUE, WORKLOADS, Asked
 
@@ -81,7 +83,8 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     with ExitStack() as stack:
         system = _system(wanted, plan, stack)
         try:
-            ops = Runner(workload, system, plan, wanted.directory, listener).run()
+            start = partial(Shards, workload) if isinstance(workload, ShardedWorkload) else None
+            ops = Runner(workload, system, plan, wanted.directory, listener, start).run()
         finally:
             if system.cluster is not None and system.cluster.clocks is not None:
                 skew_ms = system.cluster.clocks.skew_ms
@@ -144,7 +147,8 @@ def write_results(directory: Path, judgement: Judgement) -> None:
 
 def _workload(wanted: Wanted, plan: Plan) -> Workload:
     asked = replace(wanted.asked, forgets_at_once=Grave.name in plan.faults)
-    return WORKLOADS[wanted.workload].make(asked, random.Random(plan.seed + 2))
+    workload = WORKLOADS[wanted.workload].make(asked, random.Random(plan.seed + 2))
+    return ShardedWorkload(wanted.workload, asked, workload) if plan.shards else workload
 
 
 def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:

@@ -18,12 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sexton.errors import SextonError
 from sexton.harness.cluster import Cluster
+from sexton.history import flat
 from sexton.history.lines import Writer
-from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Send, Type
+from sexton.history.load import LINES, load
+from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Type
 from sexton.verify import probes
 from sexton.verify.clients.base import Place
 from sexton.verify.clients.known import CLIENTS, PLAIN, consumer_settings
@@ -31,10 +33,15 @@ from sexton.verify.faults.base import Fault, Scene, Told, heal
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.schedule import Act, Kind, schedule
 from sexton.verify.final import ReplicaPasses
-from sexton.verify.generator import NS, Ask, Generator, Processes, Question, Wait, Workload
+from sexton.verify.generator import NS, Ask, Generator, Needs, Processes, Question, Workload
+from sexton.verify.placing import Placing
 from sexton.verify.process import ClientProcess
-from sexton.verify.session import Completion, Options, Topics
+from sexton.verify.reading import POLL_S
+from sexton.verify.session import Completion, Options
 from sexton.verify.systems import System
+
+if TYPE_CHECKING:
+    from sexton.verify.sharding import Shards
 
 HANG_NS: Final = 60 * NS
 """A client that has not answered by then is killed (KAFKA-17734: it may never)."""
@@ -49,6 +56,14 @@ PROBED_LOGS_MAX: Final = 12
 AFTERMATH_NS: Final = 5 * NS
 """Operations go on for so long after the last fault has ended: some end with a cluster that is worth looking at."""
 
+BY_SHARDS: Final = 1 << 20
+"""More clients than shards can have in a thread, one after the other."""
+
+SHARDS_END_NS: Final = 40 * NS
+"""For shards to come to their ends: longer than a client may take for one operation, but for one that hangs."""
+
+POLL_MIN_S: Final = 0.001
+PIECE: Final = "piece-leader.jsonl"
 INTERRUPTED: Final = "interrupted: heals, reads, judges"
 WHOLE_S: Final = 60
 TICK_S: Final = 0.05
@@ -77,6 +92,23 @@ class Plan:
     topic_prefix: str = ""
     isolation: str = "read_committed"
     transaction_timeout_ms: int = 1_000
+    shards: int = 0
+    """Processes that decide for themselves what they do. 0: whoever leads decides everything."""
+
+    @property
+    def threads_count(self) -> int:
+        """With the one that looks at brokers."""
+        return self.concurrency + 1
+
+    @property
+    def readers_count(self) -> int:
+        """Who read everything at the end."""
+        return self.shards or self.concurrency
+
+    @property
+    def poll_s(self) -> float:
+        """No longer than an operation may take if the rate is to be kept."""
+        return max(min(POLL_S, self.concurrency / self.rate), POLL_MIN_S)
 
 
 class Listener(Protocol):
@@ -99,14 +131,17 @@ class _History:
     ops: list[Op] = field(default_factory=list)
     counts: dict[Type, int] = field(default_factory=dict)
 
+    def next(self) -> tuple[int, int]:
+        """Of an operation that is added at once: its index, and when it happened."""
+        return len(self.ops), self.now_ns()
+
     def write(self, process: int, type_: Type, f: str, **more: Any) -> Op:
-        return self.add(Op(index=0, time_ns=0, process=process, type=type_, f=f, **more))
+        return self.add(Op(*self.next(), process=process, type=type_, f=f, **more))
 
     def add(self, op: Op) -> Op:
-        now_ns = self.now_ns()
-        op = replace(op, index=len(self.ops), time_ns=now_ns)
+        assert op.index == len(self.ops)
         self.ops.append(op)
-        self.writer.write(op, now_ns)
+        self.writer.write(op, op.time_ns)
         if op.process != NEMESIS:
             self.counts[op.type] = self.counts.get(op.type, 0) + 1
         return op
@@ -129,15 +164,18 @@ class Runner:
     plan: Plan
     directory: Path
     listener: Listener
+    start_shards: Callable[[System, Plan, Path], Shards] | None = None
+    """They write to this directory."""
 
     def run(self) -> Sequence[Op]:
-        with (self.directory / "history.jsonl").open("wb") as file, ThreadPoolExecutor(2) as pool:
+        name = LINES if self.start_shards is None else PIECE
+        with (self.directory / name).open("wb") as file, ThreadPoolExecutor(2) as pool:
             going = _Going(self, Writer(file), pool)
             try:
                 going.run()
             finally:
                 going.close()
-            return going.history.ops
+        return going.history.ops if self.start_shards is None else list(flat.to_ops(load(self.directory).history))
 
 
 class _Going:
@@ -148,14 +186,16 @@ class _Going:
         self._pool = pool
         self._start_ns = time.monotonic_ns()
         self.history = _History(writer, self._now)
-        self._prober = self.plan.concurrency
+        self._start_shards = runner.start_shards
+        self._shards: Shards | None = None
+        self._processes = Processes(self.plan.threads_count, 0 if self._start_shards is None else BY_SHARDS)
+        self._prober = self._processes.free[-1]
         """The last thread's only process."""
-        self._processes = Processes(self.plan.concurrency + 1)
         self._clients: dict[int, _Client] = {}
         """By thread."""
         self._selector = selectors.DefaultSelector()
-        self._places: dict[int, Place] = {}
-        self._topics: dict[str, Topics] = {}
+        self._placing = Placing(self.workload, self.system, self.plan.topic_prefix)
+        self._places = self._placing.places
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
         self._faults: dict[str, Fault] = {}
         self._is_healing = threading.Event()
@@ -169,6 +209,10 @@ class _Going:
                 self.system.metastore,
             )
             self._faults = {name: FAULTS[name](scene) for name in self.plan.faults}
+        self._acts: list[Act] = []
+        """To come, the next one last."""
+        self._end_ns = 0
+        self._is_calm = True
         self._nemesis: Future[Told] | None = None
         self._act: Op | None = None
         self._probe: Future[Mapping[str, Any]] | None = None
@@ -197,38 +241,76 @@ class _Going:
 
     def _main(self) -> None:
         self._listener.phase("calm")
-        end_ns = self.plan.calm_ns + self.plan.main_ns
-        generator = Generator(
-            self.workload, random.Random(self.plan.seed), self.plan.rate, end_ns, self.plan.crash_every_ns
-        )
+        self._end_ns = self.plan.calm_ns + self.plan.main_ns
         kinds = [Kind(name, FAULTS[name].targets) for name in self._faults]
-        acts = schedule(
+        self._acts = schedule(
             kinds,
             random.Random(self.plan.seed + 1),
             begin_ns=self.plan.calm_ns,
-            end_ns=end_ns,
+            end_ns=self._end_ns,
             period_ns=self.plan.period_ns,
             interval_ns=self.plan.interval_ns,
         )
-        acts.reverse()
-        is_calm = True
+        self._acts.reverse()
+        if self._start_shards is None:
+            self._lead()
+        else:
+            self._let_shards_go(self._start_shards)
+
+    def _lead(self) -> None:
+        plan = self.plan
+        generator = Generator(self.workload, random.Random(plan.seed), plan.rate, self._end_ns, plan.crash_every_ns)
         while True:
-            if acts or self._nemesis is not None:
-                generator.end_ns = max(end_ns, self._now() + AFTERMATH_NS)
-            if (question := generator.next(self._now(), self._free())) is None:
+            self._advance()
+            generator.end_ns = self._end_ns
+            asked = generator.next(self._now(), self._free())
+            while isinstance(asked, Question):
+                self._ask(asked.process, asked.ask)
+                asked = generator.next(self._now(), self._free())
+            if asked is None:
                 return
-            if isinstance(question, Question):
-                self._ask(question.process, question.ask)
-            if is_calm and self._now() >= self.plan.calm_ns:
-                is_calm = False
-                self._listener.phase("faults" if self._faults else "main")
-            if acts and acts[-1].at_ns <= self._now() and self._nemesis is None:
-                self._begin_act(acts.pop())
-            wait_ns = question.until_ns - self._now() if isinstance(question, Wait) else 0
-            self._turn(min(max(wait_ns, 0) / NS, TICK_S))
+            self._turn(min(max(asked.until_ns - self._now(), 0) / NS, TICK_S))
+
+    def _let_shards_go(self, start: Callable[[System, Plan, Path], Shards]) -> None:
+        """The run begins when all of them are there."""
+        self._shards = shards = start(self.system, self.plan, self._directory)
+        while shards.is_starting:
+            shards.take(TICK_S)
+        self._start_ns = time.monotonic_ns()
+        shards.go(self._start_ns)
+        while self._now() < self._end_ns:
+            self._advance()
+            self._placing.name_logs(shards.take(TICK_S))
+            self._turn(0)
+
+    def _stop_shards(self) -> None:
+        """Those that do not end are killed: what they were at, nobody knows."""
+        shards = self._shards
+        if shards is None:
+            return
+        shards.stop()
+        deadline_ns = self._now() + SHARDS_END_NS
+        while shards.left and self._now() < deadline_ns:
+            self._placing.name_logs(shards.take(TICK_S))
+            self._turn(0)
+        lost = sorted(set(range(self.plan.shards)) - shards.is_told)
+        if lost:
+            self._listener.fault(f"shards that have not told what they wrote: {', '.join(map(str, lost))}")
+        shards.close()
+
+    def _advance(self) -> None:
+        """Faults, as they are scheduled. As long as there are some, the end is not near."""
+        if self._acts or self._nemesis is not None:
+            self._end_ns = max(self._end_ns, self._now() + AFTERMATH_NS)
+        if self._is_calm and self._now() >= self.plan.calm_ns:
+            self._is_calm = False
+            self._listener.phase("faults" if self._faults else "main")
+        if self._acts and self._acts[-1].at_ns <= self._now() and self._nemesis is None:
+            self._begin_act(self._acts.pop())
 
     def _heal(self) -> None:
         """Whatever happens: what was broken is mended."""
+        self._stop_shards()
         self._listener.phase("heals")
         self._is_healing.set()
         self._wait(lambda: self._nemesis is None)
@@ -267,8 +349,9 @@ class _Going:
         deadline_ns = self._now() + self.plan.final_ns
         final = self.workload.final()
         for process in self._free():
-            self._ask(process, Ask(F.CRASH))
-        waiting = set(range(self.plan.concurrency)) if final.logs else set()
+            if self._processes.thread_of(process) in self._clients:
+                self._ask(process, Ask(F.CRASH))
+        waiting = set(range(self.plan.readers_count)) if final.logs else set()
         started: set[int] = set()
         polling: set[int] = set()
         """Who could not read a table to its end: polls show where it is stuck."""
@@ -337,7 +420,13 @@ class _Going:
         self.history.writer.tick(now_ns)
         if now_ns - self._told_ns >= NS:
             self._told_ns = now_ns
-            self._listener.progress(now_ns, self.history.counts)
+            self._listener.progress(now_ns, self._counts())
+
+    def _counts(self) -> Mapping[Type, int]:
+        own = self.history.counts
+        if self._shards is None:
+            return own
+        return {type_: count + own.get(type_, 0) for type_, count in self._shards.counts.items()}
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
@@ -349,7 +438,7 @@ class _Going:
         return [process for process in self._processes.free if process != self._prober]
 
     def _ask(self, process: int, ask: Ask) -> None:
-        self._name_places(ask)
+        self._placing.name(ask)
         thread = self._processes.thread_of(process)
         client = self._clients.get(thread) or self._start(thread, process)
         self._processes.invoked(process)
@@ -359,39 +448,12 @@ class _Going:
         if ask.f == F.CRASH:
             self._completed(client, Completion(type=Type.INFO))
         else:
-            client.at.ask(ask, self._places, self._topics)
-
-    def _name_places(self, ask: Ask) -> None:
-        for log in {*ask.logs, *(each.log for each in ask.micro_ops if isinstance(each, Send))} - self._places.keys():
-            named = self.workload.log(log)
-            topic = self.plan.topic_prefix + named.topic
-            self._places[log] = (topic, named.partition)
-            self._topics[topic] = self._topic(log)
-
-    def _topic(self, log: int) -> Topics:
-        partitions, settings = self.workload.topic(log)
-        return Topics(partitions, self.system.replication, {**self.system.topic_settings, **settings})
+            client.at.ask(ask, self._places, self._placing.topics)
 
     def _start(self, thread: int, process: int) -> _Client:
         name = self.plan.clients[thread % len(self.plan.clients)]
-        known = CLIENTS[name]
         needs = self.workload.needs(process)
-        options = Options(
-            driver=known.driver,
-            bootstrap=self.system.bootstrap,
-            transactional_id=f"{self.plan.topic_prefix}{self.plan.seed}-{process}",
-            group=f"{self.plan.topic_prefix}{self.plan.seed}{needs.group}",
-            isolation=self.plan.isolation,
-            transaction_timeout_ms=self.plan.transaction_timeout_ms,
-            producer=known.producer,
-            plain_producer=PLAIN if needs.has_plain_producer and known.has_retries else {},
-            consumer={
-                **consumer_settings(name, speaks_kip848=needs.speaks_kip848 and self.system.has_kip848),
-                "max.partition.fetch.bytes": self._rng.choice(FETCH_BYTES),
-                **needs.consumer,
-            },
-            has_generation=needs.has_generation,
-        )
+        options = options_of(self.plan, self.system, needs, name, process, self._rng.choice(FETCH_BYTES))
         client = _Client(process, ClientProcess(name, options, self._directory / "clients.log"))
         self._clients[thread] = client
         self._selector.register(client.at, selectors.EVENT_READ, client)
@@ -409,22 +471,12 @@ class _Going:
     def _completed(self, client: _Client, completion: Completion) -> None:
         asked = client.asked
         assert asked is not None
-        op = replace(
-            asked,
-            type=completion.type,
-            micro_ops=completion.micro_ops or asked.micro_ops,
-            offsets=completion.offsets,
-            spans=completion.spans,
-            rebalanced=completion.rebalanced,
-            error=completion.error,
-            ext={**asked.ext, **completion.ext},
-        )
-        written = self.history.add(op)
+        written = self.history.add(completion.op(asked, *self.history.next()))
         client.asked = None
-        self._last[op.process] = written
+        self._last[written.process] = written
         self._processes.completed(written)
         self.workload.completed(written)
-        if op.type is Type.INFO:
+        if written.type is Type.INFO:
             self._forget(client)
 
     def _forget(self, client: _Client) -> None:
@@ -467,7 +519,8 @@ class _Going:
         ext = {**asked.ext, **told.ext, "value": list(told.hit)}
         if asked.ext.get(Ext.PHASE) == "start" and not told.hit:
             del ext[str(Ext.PHASE)]  # nobody was there to be hit: no fault is in force
-        self.history.add(replace(asked, type=Type.INFO, error=error, ext=ext))
+        index, now_ns = self.history.next()
+        self.history.add(replace(asked, index=index, time_ns=now_ns, type=Type.INFO, error=error, ext=ext))
         more = [f"{name} {value}" for name, value in told.ext.items()]
         words = [asked.f, str(asked.ext.get(Ext.PHASE, "")), *map(str, told.hit), *more, error.partition("\n")[0]]
         self._listener.fault(" ".join(filter(None, words)))
@@ -491,12 +544,36 @@ class _Going:
             self._probe = self._pool.submit(probes.watermarks, self.system.bootstrap, newest)
 
     def close(self) -> None:
+        if self._shards is not None:
+            self._shards.close()
         for client in list(self._clients.values()):
             self._forget(client)
         self._selector.close()
         self._is_healing.set()
         heal(self._faults.values())
         self.history.writer.flush()
+
+
+def options_of(plan: Plan, system: System, needs: Needs, client: str, process: int, fetch_bytes: int) -> Options:
+    """Of a process's client."""
+    known = CLIENTS[client]
+    return Options(
+        driver=known.driver,
+        bootstrap=system.bootstrap,
+        transactional_id=f"{plan.topic_prefix}{plan.seed}-{process}",
+        group=f"{plan.topic_prefix}{plan.seed}{needs.group}",
+        isolation=plan.isolation,
+        transaction_timeout_ms=plan.transaction_timeout_ms,
+        poll_s=plan.poll_s,
+        producer=known.producer,
+        plain_producer=PLAIN if needs.has_plain_producer and known.has_retries else {},
+        consumer={
+            **consumer_settings(client, speaks_kip848=needs.speaks_kip848 and system.has_kip848),
+            "max.partition.fetch.bytes": fetch_bytes,
+            **needs.consumer,
+        },
+        has_generation=needs.has_generation,
+    )
 
 
 def _wait_until_whole(bootstrap: str, topics: Sequence[str]) -> bool:

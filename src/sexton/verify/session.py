@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sexton.errors import SextonError
-from sexton.history.op import UNKNOWN, Ext, F, MicroOp, Poll, Record, Send, Span, Type
+from sexton.history.op import UNKNOWN, Ext, F, MicroOp, Op, Poll, Record, Send, Span, Type
 from sexton.verify import scanning
 from sexton.verify.clients.base import ABORT, FATAL, FENCED, Consumer, Failure, Frozen, Place, Producer, Refused
 from sexton.verify.clients.base import Settings as ClientSettings
 from sexton.verify.generator import NTH_REPLICA, Ask
 from sexton.verify.outcomes import is_refused
-from sexton.verify.reading import ID_HEADER, Reading, asked, encoded
+from sexton.verify.reading import POLL_S, Reading, asked, content_of
 
 READ_ALL_S: Final = 30.0
 """For a fresh consumer to read logs from their start to their end. Longer than a transaction can stay open."""
@@ -60,6 +60,8 @@ class Options:
     transaction_timeout_ms: int = 1_000
     producer: ClientSettings = field(default_factory=dict)
     consumer: ClientSettings = field(default_factory=dict)
+    poll_s: float = POLL_S
+    """How long a poll waits for something."""
     plain_producer: ClientSettings = field(default_factory=dict)
     """Beside `producer`, of what is sent without a transaction."""
     has_generation: bool = True
@@ -75,6 +77,18 @@ class Completion:
     rebalanced: frozenset[int] = frozenset()
     error: str = ""
     ext: Mapping[str, Any] = field(default_factory=dict)
+
+    def op(self, asked: Op, index: int, time_ns: int) -> Op:
+        """The completion of this invocation."""
+        return Op(
+            *(index, time_ns, asked.process, self.type, asked.f, self.micro_ops or asked.micro_ops, asked.logs),
+            offsets=self.offsets,
+            spans=self.spans,
+            rebalanced=self.rebalanced,
+            error=self.error,
+            client=asked.client,
+            ext={**asked.ext, **self.ext},
+        )
 
 
 @dataclass(slots=True)
@@ -131,10 +145,8 @@ class Session:
 
     def do(self, ask: Ask, places: Mapping[int, Place], topics: Mapping[str, Topics]) -> Completion:
         """`places` and `topics` are those of logs that were not named before."""
-        self._places |= places
-        self._wanted |= topics
         try:
-            self._create_topics()
+            self.know(places, topics)
         except Refused as refused:
             return Completion(
                 type=Type.FAIL, micro_ops=ask.micro_ops, error=f"{refused.name}: the topic could not be created"
@@ -153,6 +165,19 @@ class Session:
             case _:
                 done = self._transaction(ask) if ask.ext.get("transaction") else self._plain(ask)
         return done if self._reading is None else replace(done, rebalanced=self._reading.take_moved())
+
+    def know(self, places: Mapping[int, Place], topics: Mapping[str, Topics]) -> None:
+        """Raises Refused if a topic cannot be made."""
+        self._places |= places
+        self._wanted |= topics
+        self._create_topics()
+
+    def end(self) -> None:
+        """Without notice, as far as that can be had of a client whose process goes on."""
+        for producer in list(self._producers.values()):
+            self._drop(producer)
+        if self._reading is not None:
+            self._reading.close()
 
     def _create_topics(self) -> None:
         missing = self._wanted.keys() - self._topics
@@ -193,7 +218,7 @@ class Session:
                 return Completion(type=Type.OK)
             if self._reading is None:
                 consumer = self._consumer(self._options.group)
-                self._reading = Reading(consumer, self._places, is_member=is_member)
+                self._reading = Reading(consumer, self._places, is_member=is_member, poll_s=self._options.poll_s)
             if is_member:
                 self._reading.subscribe(ask.logs)
             else:
@@ -366,13 +391,8 @@ class Session:
     def _send(self, producer: Producer, progress: Progress, index: int) -> None:
         send = progress.micro_ops[index]
         assert isinstance(send, Send)
-        value = encoded(send.value)
-        producer.send(
-            *self._places[send.log],
-            [None if send.is_tombstone else value],
-            None if send.key == UNKNOWN else encoded(send.key),
-            [(ID_HEADER, value)] if send.is_tombstone else [],
-        )
+        value, key, headers = content_of(send)
+        producer.send(*self._places[send.log], [value], key, headers)
         (offset,) = producer.flush()
         progress.micro_ops[index] = send._replace(offset=offset)
 

@@ -28,7 +28,11 @@ class Ends:
                 self._raise(micro_op.log, micro_op.offset)
 
     def _raise(self, log: int, offset: int) -> None:
-        self._ends[log] = max(self._ends.get(log, 0), offset + 1)
+        self.reach(log, offset + 1)
+
+    def reach(self, log: int, end: int) -> None:
+        """Everything below this end is known to be written."""
+        self._ends[log] = max(self._ends.get(log, 0), end)
 
     def final(self, f: F) -> Ask:
         """Reads all logs from their beginnings to these ends: with polls, or as a table is read."""
