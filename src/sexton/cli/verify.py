@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sexton.checker.allowed import Model
     from sexton.checker.verdict import Judgement
     from sexton.history.op import Type
+    from sexton.verify.runner import Plan
     from sexton.verify.suite import Cell, Done
 
 SECOND_NS: Final = 1_000_000_000
@@ -399,6 +400,13 @@ def report(
 def replay(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")],
     times: Annotated[int, typer.Option(help="At most so often, until something wrong is found.", min=1)] = 1,
+    shrink: Annotated[
+        bool,
+        typer.Option(
+            "--shrink", help="Then with less time, fewer faults and fewer processes, while it is still found."
+        ),
+    ] = False,
+    tries: Annotated[str, typer.Option(metavar="N/M", help="With --shrink: found in N of M tries is found.")] = "1/2",
     yes: Annotated[bool, typer.Option("--yes", help="Of a cluster that exists, do not ask before a write.")] = False,
 ) -> None:
     """Run it again: the same seed, so the same choices and the same schedule of faults.
@@ -406,25 +414,46 @@ def replay(
     What a race decided may come out otherwise. Each replay has a directory of its own, beside the first.
     """
     from sexton.checker.verdict import Verdict
+    from sexton.verify import again, shrinking
+
+    console = _console()
+    needed = shrinking.Tries.parse(tries)
+    wanted, plan = again.read(path, path)
+    if wanted.is_existing and not yes:
+        typer.confirm(f"Make topics {plan.topic_prefix}* in {wanted.system}, use them, and delete them?", abort=True)
+    for number in range(1, times + 1):
+        console.print(f"{number} of {times}: {', '.join(shrinking.described(plan)[:1])}")
+        judgement = _again(path, plan, console)
+        if judgement.verdict is Verdict.FALSE:
+            break
+    if shrink and judgement.verdict is Verdict.FALSE:
+
+        def attempt(smaller: Plan) -> list[str]:
+            console.print(f"[bold]tries[/] {'; '.join(shrinking.described(smaller))}")
+            found = _again(path, smaller, console).wrong()
+            console.print(f"found: {', '.join(found) or 'nothing'}")
+            return found
+
+        for smaller in shrinking.shrink(plan, judgement.wrong(), attempt, needed):
+            console.print(f"[bold]smaller[/]: {'; '.join(shrinking.described(smaller))}")
+            plan = smaller
+        smallest = again.write(path, plan)
+        console.print("[bold]The smallest plan that shows it:[/]")
+        for line in shrinking.described(plan):
+            console.print(f"  {line}")
+        console.print(f"Run it: sexton verify replay {smallest}")
+    _tell(judgement, console)
+
+
+def _again(path: Path, plan: Plan, console: Console) -> Judgement:
+    """What was run there, with this plan."""
     from sexton.verify import again
     from sexton.verify import run as verifying
 
-    console = _console()
-    for number in range(1, times + 1):
-        wanted, plan = again.read(path, again.places(path))
-        if wanted.is_existing and not yes:
-            typer.confirm(
-                f"Make topics {plan.topic_prefix}* in {wanted.system}, use them, and delete them?", abort=True
-            )
-            yes = True
-        console.print(
-            f"{number} of {times}: {wanted.system}, {wanted.workload}, seed {plan.seed}, in {wanted.directory}"
-        )
-        with console.status("") as status:
-            judgement = verifying.run(wanted, plan, _Told(console, status))
-        if judgement.verdict is Verdict.FALSE:
-            break
-    _tell(judgement, console)
+    wanted, _ = again.read(path, again.places(path))
+    console.print(f"{wanted.system}, {wanted.workload}, seed {plan.seed}, in {wanted.directory}")
+    with console.status("") as status:
+        return verifying.run(wanted, plan, _Told(console, status))
 
 
 @app.command()

@@ -31,7 +31,7 @@ from sexton.verify.clients.base import Place
 from sexton.verify.clients.known import CLIENTS, PLAIN, consumer_settings
 from sexton.verify.faults.base import Fault, Scene, Told, heal
 from sexton.verify.faults.known import FAULTS
-from sexton.verify.faults.schedule import Act, Kind, schedule
+from sexton.verify.faults.schedule import Act, Kind, schedule, without
 from sexton.verify.final import ReplicaPasses
 from sexton.verify.generator import NS, Ask, Generator, Needs, Processes, Question, Workload
 from sexton.verify.placing import Placing
@@ -92,8 +92,21 @@ class Plan:
     topic_prefix: str = ""
     isolation: str = "read_committed"
     transaction_timeout_ms: int = 1_000
+    left_out: tuple[int, ...] = ()
+    """Episodes of the schedule of faults that do not happen."""
     shards: int = 0
     """Processes that decide for themselves what they do. 0: whoever leads decides everything."""
+
+    def schedule(self) -> list[Act]:
+        """All of it."""
+        return schedule(
+            [Kind(name, FAULTS[name].targets) for name in self.faults],
+            random.Random(self.seed + 1),
+            begin_ns=self.calm_ns,
+            end_ns=self.calm_ns + self.main_ns,
+            period_ns=self.period_ns,
+            interval_ns=self.interval_ns,
+        )
 
     @property
     def threads_count(self) -> int:
@@ -242,16 +255,7 @@ class _Going:
     def _main(self) -> None:
         self._listener.phase("calm")
         self._end_ns = self.plan.calm_ns + self.plan.main_ns
-        kinds = [Kind(name, FAULTS[name].targets) for name in self._faults]
-        self._acts = schedule(
-            kinds,
-            random.Random(self.plan.seed + 1),
-            begin_ns=self.plan.calm_ns,
-            end_ns=self._end_ns,
-            period_ns=self.plan.period_ns,
-            interval_ns=self.plan.interval_ns,
-        )
-        self._acts.reverse()
+        self._acts = list(reversed(without(self.plan.schedule(), self.plan.left_out)))
         if self._start_shards is None:
             self._lead()
         else:
