@@ -54,6 +54,7 @@ def test_the_end_is_read_beyond_all_that_was_acknowledged_or_seen() -> None:
 def test_seeds_differ_in_whether_old_records_may_be_deleted_as_well() -> None:
     policies = {one.topic(0).settings["cleanup.policy"]: one.logs[0].is_retained for one in map(table, range(20))}
     assert policies == {"compact": False, "compact,delete": True}
+    assert not any(table(seed, forgets_at_once=True).logs[0].is_retained for seed in range(20))
 
 
 def test_some_transactions_are_late_and_some_are_gone_on_with_by_a_zombie() -> None:

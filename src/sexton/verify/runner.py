@@ -458,6 +458,8 @@ class _Going:
         name = self.plan.clients[thread % len(self.plan.clients)]
         needs = self.workload.needs(process)
         options = options_of(self.plan, self.system, needs, name, process, self._rng.choice(FETCH_BYTES))
+        if self._is_healing.is_set():  # it is to read everything, and has time
+            options = replace(options, poll_s=POLL_S)
         client = _Client(process, ClientProcess(name, options, self._directory / "clients.log"))
         self._clients[thread] = client
         self._selector.register(client.at, selectors.EVENT_READ, client)

@@ -54,7 +54,7 @@ CLIENTS: Final[Mapping[str, Known]] = {
         producer={"reconnect.backoff.max.ms": 1_000},
         consumer={**_GROUP, "reconnect.backoff.max.ms": 1_000, "enable.partition.eof": True},
         has_kip848=True,
-        has_retries=True,
+        has_retries=False,  # 2.16.1: with retries=0, too, it sends again what NOT_LEADER_OR_FOLLOWER came back for
     ),
     "aiokafka": Known(
         "aio",
