@@ -6,7 +6,6 @@ so (replicas-disagree). One that could not be read is tried again as long as the
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from sexton.history.op import Ext, F, Op, Poll, Type
@@ -16,31 +15,26 @@ from sexton.verify.generator import Ask
 class ReplicaPasses:
     def __init__(self, replicas: Mapping[int, Sequence[int]], ends: Mapping[int, int]) -> None:
         """`replicas` are the brokers that have each log, `ends` how far each is known to be written."""
-        logs: dict[int, list[int]] = defaultdict(list)
-        for log, brokers in sorted(replicas.items()):
-            for broker in brokers:
-                logs[broker].append(log)
-        self._asks = {
-            broker: Ask(F.SCAN, (Poll(),), tuple(some), dict(ends), {str(Ext.REPLICA): broker, "final": True})
-            for broker, some in sorted(logs.items())
-        }
-        self._waiting = list(self._asks)
-        self._busy: dict[int, int] = {}
-        """By process: the broker that it reads."""
+        self._ends = ends
+        self._waiting = [(log, broker) for log, brokers in sorted(replicas.items()) for broker in sorted(brokers)]
+        self._busy: dict[int, tuple[int, int]] = {}
+        """By process: the log that it reads, and the broker."""
 
     def next(self, process: int) -> Ask | None:
-        """For a process that is free. None: nothing is to be asked now."""
+        """For a process that is free. None: nothing is to be asked now. Log by log, so that one that cannot be read
+        does not hide the others."""
         if not self._waiting:
             return None
-        self._busy[process] = broker = self._waiting.pop(0)
-        return self._asks[broker]
+        self._busy[process] = log, broker = self._waiting.pop(0)
+        ext = {str(Ext.REPLICA): broker, "final": True}
+        return Ask(F.SCAN, (Poll(),), (log,), {log: self._ends.get(log, 0)}, ext)
 
     def completed(self, op: Op) -> None:
-        broker = self._busy.pop(op.process, None)
-        if broker is not None and op.type is not Type.OK:
-            self._waiting.append(broker)
+        replica = self._busy.pop(op.process, None)
+        if replica is not None and op.type is not Type.OK:
+            self._waiting.append(replica)
 
     @property
-    def left(self) -> Sequence[int]:
-        """Brokers that were not read to the end yet."""
+    def left(self) -> Sequence[tuple[int, int]]:
+        """Logs and brokers, where the one was not read to its end from the other yet."""
         return sorted({*self._waiting, *self._busy.values()})
