@@ -236,6 +236,20 @@ def run(
         Path | None, typer.Option("--dir", metavar="DIR", help="Where the run is written. Must not exist.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --bootstrap, do not ask before the first write.")] = False,
+    topic_prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="What the names of all our topics, groups and ids begin with.")
+    ] = "sexton-verify-",
+    allow_admin: Annotated[
+        bool, typer.Option("--allow-admin", help="With --bootstrap: leadership and membership may move our topics.")
+    ] = False,
+    fault_command: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            help="With --bootstrap: what breaks and mends brokers, as in 'prog {start|stop} {kind} {broker}'. The "
+            "kinds are kill, stop, pause and partition.",
+        ),
+    ] = "",
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the brokers' data, too.")] = False,
     judge_corruption: Annotated[
         bool,
@@ -257,15 +271,19 @@ def run(
     """
     if not client:
         extras.need("verify", "sexton verify run", ", or name what you have with --client")
+    from sexton.verify import outside, systems
     from sexton.verify import run as verifying
-    from sexton.verify import systems
     from sexton.verify.report import page
     from sexton.verify.runner import Plan
     from sexton.verify.workloads import known as workloads
 
     faults = _names(nemesis, FAULTS, "fault")
-    if bootstrap is not None and faults:
-        raise UsageError("--nemesis breaks only what verify has started", "", "Drop it, or --bootstrap")
+    if bootstrap is not None:
+        outside.check(faults, allows_admin=allow_admin, command=fault_command)
+        if not topic_prefix:
+            raise UsageError("topics with any name would be deleted at the end", "", "Name a prefix: --topic-prefix")
+    elif allow_admin or fault_command:
+        raise UsageError("--allow-admin and --fault-command are for a cluster that exists", "", "Name it: --bootstrap")
     _names(metastore, METASTORES, "metastore")
     if bootstrap is not None and (nodes, metastore) != (DEFAULT_NODES, METASTORES[0]):
         raise UsageError("--nodes and --metastore are of what verify starts", "", "Drop them, or --bootstrap")
@@ -297,7 +315,8 @@ def run(
         clients=clients,
         crash_every_ns=CRASH_EVERY_NS // concurrency if crash_clients else 0,
         isolation=isolation,
-        topic_prefix=f"{systems.TOPIC_PREFIX}{chosen}-",
+        topic_prefix=f"{topic_prefix}{chosen}-",
+        fault_command=fault_command,
     )
     wanted = verifying.Wanted(
         system=systems.check_name(system) if bootstrap is None else bootstrap,
@@ -309,6 +328,7 @@ def run(
         judges_corruption=judge_corruption,
         nodes=nodes,
         metastore=metastore,
+        allows_admin=allow_admin,
         model=_model(model),
     )
     if bootstrap is not None and not yes:

@@ -34,6 +34,7 @@ def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
     wanted = Wanted(
         system=str(more.get("system")),
         is_existing=bool(more.get("existing")),
+        allows_admin=bool(more.get("allows-admin")),
         workload=found.run.workload,
         asked=_made(Asked, options),
         directory=target,

@@ -100,9 +100,9 @@ def is_whole(bootstrap: str, topics: Sequence[str]) -> bool:
     )
 
 
-def brokers_count(bootstrap: str) -> int:
-    async def question(client: Client) -> int:
-        return len(client.metadata.brokers)
+def broker_ids(bootstrap: str) -> list[int]:
+    async def question(client: Client) -> list[int]:
+        return sorted(client.metadata.brokers)
 
     return asking.ask(bootstrap, question)
 

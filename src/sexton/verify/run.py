@@ -30,7 +30,7 @@ from sexton.history import run as description
 from sexton.history.load import load
 from sexton.history.op import Op, Run
 from sexton.history.run import Description
-from sexton.verify import probes, systems
+from sexton.verify import outside, probes, systems
 from sexton.verify.clients import known
 from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.known import FAULTS
@@ -68,13 +68,18 @@ class Wanted:
     keep_data: bool = False
     judges_corruption: bool = False
     """Of Apache Kafka, too, which promises nothing about files that somebody has damaged."""
+    allows_admin: bool = False
+    """Of a cluster that is not ours: whether leaders and replicas of our topics may move there."""
     model: Model = Model.KAFKA
 
 
 def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     known.prepare(plan.clients)
-    check_faults(plan.faults, wanted.system)
-    systems.check_metastore(wanted.system, wanted.metastore)
+    if wanted.is_existing:
+        outside.check(plan.faults, allows_admin=wanted.allows_admin, command=plan.fault_command)
+    else:
+        check_faults(plan.faults, wanted.system)
+        systems.check_metastore(wanted.system, wanted.metastore)
     wanted.directory.mkdir(parents=True, exist_ok=True)
     workload = _workload(wanted, plan)
     skew_ms = max((FAULTS[fault].skew_ms for fault in plan.faults), default=0)
@@ -188,6 +193,7 @@ def _describe(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> N
         "seed": plan.seed,
         "system": wanted.system,
         "existing": wanted.is_existing,
+        "allows-admin": wanted.allows_admin,
         "nodes": wanted.nodes,
         "metastore": wanted.metastore,
         "model": str(wanted.model),

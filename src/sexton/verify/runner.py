@@ -34,6 +34,7 @@ from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.schedule import Act, Kind, schedule, without
 from sexton.verify.final import ReplicaPasses
 from sexton.verify.generator import NS, Ask, Generator, Needs, Processes, Question, Workload
+from sexton.verify.outside import Outside, fault
 from sexton.verify.placing import Placing
 from sexton.verify.process import ClientProcess
 from sexton.verify.reading import POLL_S
@@ -92,6 +93,8 @@ class Plan:
     topic_prefix: str = ""
     isolation: str = "read_committed"
     transaction_timeout_ms: int = 1_000
+    fault_command: str = ""
+    """Of a cluster that is not ours: what its owner breaks and mends it with."""
     left_out: tuple[int, ...] = ()
     """Episodes of the schedule of faults that do not happen."""
     shards: int = 0
@@ -212,16 +215,16 @@ class _Going:
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
         self._faults: dict[str, Fault] = {}
         self._is_healing = threading.Event()
-        if self.system.cluster is not None:
-            scene = Scene(
-                self.system.cluster,
-                self._places_in_use,
-                self._is_healing,
-                self._clients_to_hit,
-                self.system.compactor,
-                self.system.metastore,
-            )
-            self._faults = {name: FAULTS[name](scene) for name in self.plan.faults}
+        outside: Any = Outside(self.system.bootstrap)
+        scene = Scene(
+            outside if self.system.cluster is None else self.system.cluster,
+            self._places_in_use,
+            self._is_healing,
+            self._clients_to_hit,
+            self.system.compactor,
+            self.system.metastore,
+        )
+        self._faults = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
         self._acts: list[Act] = []
         """To come, the next one last."""
         self._end_ns = 0
@@ -318,7 +321,7 @@ class _Going:
         self._listener.phase("heals")
         self._is_healing.set()
         self._wait(lambda: self._nemesis is None)
-        if self.system.cluster is not None and self._faults:
+        if self._faults:
             self._begin(HEAL, {}, self._heal_all)
             self._wait(lambda: self._nemesis is None)
         self._hang_ns = HEALED_HANG_NS
@@ -332,11 +335,10 @@ class _Going:
 
     def _heal_all(self) -> Told:
         cluster = self.system.cluster
-        assert cluster is not None
         try:
             heal(self._faults.values())
         finally:
-            told = self._bring_back(cluster)
+            told = Told() if cluster is None else self._bring_back(cluster)
         return told
 
     @staticmethod
@@ -407,7 +409,8 @@ class _Going:
                     self._ask(process, ask)
             self._turn(TICK_S)
         if passes.left:
-            self._listener.fault(f"not read to the end: brokers {', '.join(map(str, passes.left))}")
+            left = ", ".join(f"log {log} at broker {broker}" for log, broker in passes.left)
+            self._listener.fault(f"not read to the end: {left}")
 
     # -- one turn
 
@@ -502,9 +505,9 @@ class _Going:
         return [client.at for client in busy or clients]
 
     def _begin_act(self, act: Act) -> None:
-        fault = self._faults[act.fault]
+        its = self._faults[act.fault]
         ext = {str(Ext.PHASE): "start" if act.begins else "stop", "target": str(act.target)}
-        self._begin(act.fault, ext, (lambda: fault.begin(act)) if act.begins else fault.end)
+        self._begin(act.fault, ext, (lambda: its.begin(act)) if act.begins else its.end)
 
     def _begin(self, f: str, ext: Mapping[str, Any], action: Callable[[], Told]) -> None:
         self._act = self.history.write(NEMESIS, Type.INVOKE, f, ext=ext)

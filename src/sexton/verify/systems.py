@@ -108,5 +108,5 @@ def _postgres(network: Network | None) -> AbstractContextManager[Postgres]:
 
 
 def existing(bootstrap: str) -> System:
-    replication = min(REPLICAS, probes.brokers_count(bootstrap))
+    replication = min(REPLICAS, len(probes.broker_ids(bootstrap)))
     return System(bootstrap, bootstrap, replication, has_kip848=probes.has_kip848(bootstrap))
