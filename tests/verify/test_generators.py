@@ -14,7 +14,7 @@ from sexton.verify.workloads.abort import ENDINGS, FILL, Abort
 from sexton.verify.workloads.append import Append, AppendOptions
 from sexton.verify.workloads.common import Parts
 from sexton.verify.workloads.eos import Eos, EosOptions
-from sexton.verify.workloads.known import WORKLOADS, Asked
+from sexton.verify.workloads.known import SUBSCRIBE, WORKLOADS, Asked
 from sexton.verify.workloads.mixed import Mixed
 from sexton.verify.workloads.queue import Queue, QueueOptions
 
@@ -164,3 +164,20 @@ def test_of_six_processes_mixed_has_who_sends_and_who_reads_in_each_workload() -
     joined = {workload.log(log).topic.partition("-")[0] for _, ask in asks if ask.f == F.SUBSCRIBE for log in ask.logs}
     assert sent == {"queue", "table", "eos", "groups"}
     assert joined == {"eos", "groups"}
+
+
+@pytest.mark.parametrize("name", ["groups", "eos", "queue"])
+def test_seeds_differ_in_which_members_speak_the_new_protocol(name: str) -> None:
+    shares = set()
+    for seed in range(20):
+        asked = Asked(is_transactional=True, ways=(SUBSCRIBE,))
+        workload = WORKLOADS[name].make(asked, random.Random(seed))
+        needs = [workload.needs(process) for process in range(40) if workload.next(process).f == F.SUBSCRIBE]
+        speaks = {each.speaks_kip848 for each in needs}
+        assert {each.has_generation for each in needs} == {speaks == {False}}
+        shares.add(tuple(sorted(speaks)))
+    assert shares == {(False,), (True,), (False, True)}
+
+
+def test_who_assigns_logs_to_itself_needs_no_protocol_of_groups() -> None:
+    assert not any(made("queue").needs(process).speaks_kip848 for process in range(PROCESSES))

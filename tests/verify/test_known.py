@@ -6,6 +6,7 @@ import pytest
 
 from sexton.extras import MissingExtraError
 from sexton.verify.clients import known
+from sexton.verify.clients.known import CLIENTS, consumer_settings
 
 
 def test_a_client_that_is_not_installed_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,3 +65,15 @@ def test_a_setting_goes_to_who_knows_it() -> None:
     producer, consumer = known.split(asked)
     assert producer == {"acks": 1, "request.timeout.ms": 2_000, "client.id": "mine"}
     assert consumer == {"max.poll.records": 4, "request.timeout.ms": 2_000, "check.crcs": False}
+
+
+def test_who_speaks_the_new_protocol_leaves_timeouts_to_brokers() -> None:
+    for name in ("confluent-kafka", "java"):
+        settings = consumer_settings(name, speaks_kip848=True)
+        assert settings["group.protocol"] == "consumer"
+        assert not {"session.timeout.ms", "heartbeat.interval.ms"} & settings.keys()
+        assert "group.protocol" not in consumer_settings(name, speaks_kip848=False)
+
+
+def test_a_client_without_the_new_protocol_stays_with_the_old_one() -> None:
+    assert consumer_settings("aiokafka", speaks_kip848=True) == CLIENTS["aiokafka"].consumer

@@ -17,7 +17,7 @@ from sexton.verify.runner import Plan
 
 def test_settings_that_were_asked_for_go_on_top_of_all_others() -> None:
     plan = Plan(seed=1, client_settings={"session.timeout.ms": "9000", "linger.ms": "1"})
-    found = plan.consumer_settings("java", {"session.timeout.ms": 1, "max.poll.records": 5})
+    found = plan.consumer_settings("java", {"session.timeout.ms": 1, "max.poll.records": 5}, speaks_kip848=False)
     assert (found["session.timeout.ms"], found["max.poll.records"]) == (9_000, 5)
     assert plan.producer_settings("java")["linger.ms"] == 1
 

@@ -46,8 +46,17 @@ def test_transactions_mix_and_some_are_aborted_on_purpose() -> None:
     assert {len(ask.micro_ops) for ask in asks} == {1, 2, 3, 4}
     assert {ask.f for ask in asks} == {F.SEND, F.POLL, F.TXN}
     aborted = [ask for ask in asks if "abort_after" in ask.ext]
-    assert 0.05 < len(aborted) / len(asks) < 0.15
     assert all(0 <= ask.ext["abort_after"] <= len(ask.micro_ops) for ask in aborted)
+    assert any(ask.ext["abort_after"] == len(ask.micro_ops) for ask in aborted), "just before the commit, too"
+
+
+def test_a_transaction_may_be_aborted_at_each_of_its_steps() -> None:
+    options = QueueOptions(is_transactional=True, abort_p=0.1)
+    asks = [ask for ask in asked(options, 20_000) if len(ask.micro_ops) == 4]
+    aborted = Counter(ask.ext.get("abort_after") for ask in asks)
+    for step in range(5):
+        assert aborted[step] / len(asks) == pytest.approx(0.1 * 0.9**step, rel=0.3)
+    assert F.POLL in {ask.f for ask in asks}, "who only polls has a transaction, too"
 
 
 def test_no_value_is_sent_twice() -> None:

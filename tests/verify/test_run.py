@@ -175,6 +175,11 @@ def test_nothing_is_written_to_a_cluster_that_exists_before_somebody_said_yes(tm
         ("run", "--no-idempotence", "--workload", "eos"),
         ("run", "--workload", "abort", "--expect", "nonsense"),
         ("run", "--expect", "rewind"),
+        ("run", "--bootstrap", "localhost:1", "--nemesis", "leadership"),
+        ("run", "--bootstrap", "localhost:1", "--nemesis", "kill", "--fault-command", "p"),
+        ("run", "--bootstrap", "localhost:1", "--topic-prefix", ""),
+        ("run", "--allow-admin"),
+        ("replay", "tests", "--tries", "2/1"),
         ("run", "--dir", "."),
     ],
 )

@@ -409,3 +409,55 @@ def test_a_transaction_may_leave_the_consumer_where_it_is(session: Session, clus
     session.do(Ask(F.SEND, (Send(1, 7),)), {}, {})
     session.do(txn(Poll(), Send(0, 8), abort_after=2, stays=True), {}, {})
     assert session.do(Ask(F.POLL, (Poll(),)), {}, {}).spans[1] == Span(1, 1)
+
+
+def test_a_producer_with_a_successor_goes_on_and_only_the_successor_is_left(session: Session, cluster: Cluster) -> None:
+    assert session.do(txn(Send(0, 1)), {}, {}).type is Type.OK
+    cluster.calls.clear()
+    cluster.failures["commit"] = Failure(FENCED, "_FENCED", "there is another one")
+    done = session.do(txn(Send(0, 2), Send(0, 3), succeeded_after=1), {}, {})
+    assert cluster.calls == ["begin", "send", "flush", "init", "send", "flush", "commit", "close"]
+    assert (done.type, done.error) == (Type.FAIL, "fenced: _FENCED: there is another one")
+    cluster.calls.clear()
+    assert session.do(txn(Send(0, 4)), {}, {}).type is Type.OK
+    assert "init" not in cluster.calls, "the successor is there already"
+
+
+def test_a_zombie_that_aborts_does_not_abort_what_its_successor_does(session: Session, cluster: Cluster) -> None:
+    done = session.do(txn(Send(0, 1), Send(0, 2), succeeded_after=1, abort_after=2), {}, {})
+    assert (done.type, done.error) == (Type.FAIL, INTENDED)
+    assert cluster.calls.count("abort") == 1
+    assert cluster.calls[-1] == "close", "the zombie, not the successor"
+    cluster.calls.clear()
+    assert session.do(txn(Send(0, 4)), {}, {}).type is Type.OK
+    assert "init" not in cluster.calls
+
+
+def test_what_is_sent_without_a_transaction_may_be_without_idempotence(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = sys.modules["sexton.verify.clients.told"]
+    made: list[tuple[str, Any]] = []
+    producer = told.Producer
+
+    def make(*given: Any) -> Any:
+        made.append((given[1], given[3]))
+        return producer(*given)
+
+    monkeypatch.setattr(told, "Producer", make)
+    plain = Session(
+        Options(driver="told", bootstrap="", transactional_id="id", group="g", plain_producer={"retries": 0})
+    )
+    plain.do(Ask(F.SEND, (Send(0, 1),)), PLACES, TOPICS)
+    plain.do(txn(Send(0, 2)), {}, {})
+    assert made == [("", {"retries": 0}), ("id", {})]
+
+
+def test_a_member_with_an_epoch_of_its_own_tells_no_generation(cluster: Cluster) -> None:
+    member = Session(Options(driver="told", bootstrap="", transactional_id="id", group="g", has_generation=False))
+    cluster.given = [PLACES[0]]
+    member.do(Ask(F.SUBSCRIBE, logs=(0,)), PLACES, TOPICS)
+    member.do(Ask(F.SEND, (Send(0, 1),)), {}, {})
+    member.do(Ask(F.POLL, (Poll(),)), {}, {})
+    committed = member.do(Ask(F.COMMIT), {}, {})
+    assert (committed.type, committed.ext) == (Type.OK, {"group": "g"})

@@ -13,7 +13,7 @@ import pytest
 from sexton.checker import reference
 from sexton.checker.verdict import Judgement, Verdict
 from sexton.harness.brokers import SextonCluster
-from sexton.history.op import F, Op, Run, Type
+from sexton.history.op import Ext, F, Op, Run, Type
 from sexton.verify.clients import golang
 from sexton.verify.clients.known import CLIENTS
 from sexton.verify.generator import NS, Workload
@@ -112,7 +112,7 @@ CASES = {
         Asked(is_transactional=True, ways=("assign", SUBSCRIBE)),
         {F.ASSIGN, F.SUBSCRIBE, F.SEND, F.POLL, F.TXN},
     ),
-    "register": ("register", Asked(is_transactional=True), {F.TXN, F.TABLE, F.POLL}),
+    "register": ("register", Asked(is_transactional=True), {F.TXN, F.TABLE, F.SCAN, F.POLL}),
     "append": ("append", Asked(), {F.SEND, F.TABLE}),
     "append --txn": ("append", Asked(is_transactional=True), {F.TXN, F.TABLE}),
     "abort": ("abort", Asked(is_transactional=True), {F.SEND, F.TXN}),
@@ -131,6 +131,9 @@ def test_nothing_is_wrong_and_what_it_is_for_was_tested(case: str, system: Syste
     assert judgement.verdict is Verdict.TRUE, explained(judgement)
     assert wanted <= done(ops)
     assert bool(workload.seen) == (name == "abort"), "it counts where consumers stand"
+    compacted = [log for log in workload.logs if workload.log(log).is_compacted]
+    read = {op.ext[Ext.REPLICA] for op in ops if op.f == F.SCAN and op.type is Type.OK and op.ext.get("final")}
+    assert len(read) == (REPLICATION if compacted else 0), "every replica was read at the end"
 
 
 def test_who_reads_before_others_have_committed_is_found_out(system: System, tmp_path: Path) -> None:

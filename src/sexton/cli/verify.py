@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sexton.checker.allowed import Model
     from sexton.checker.verdict import Judgement
     from sexton.history.op import Type
+    from sexton.verify.runner import Plan
     from sexton.verify.suite import Cell, Done
 
 SECOND_NS: Final = 1_000_000_000
@@ -35,6 +36,8 @@ OWN_RATE: Final = 1_000.0
 
 TIMEOUT_MS_MAX: Final = 40_000
 """Of transactions: whoever waits for the end of one must be done before it is taken for hanging."""
+CRASH_EVERY_NS: Final = 30 * SECOND_NS
+"""Of one client, with --crash-clients."""
 
 SYSTEMS: Final = ("sexton", "sexton-independent", "kafka-4.3.0", "kafka-3.9.2")
 WORKLOADS: Final = (
@@ -204,6 +207,15 @@ def run(
     rate: Annotated[
         float | None, typer.Option(help="Operations a second, at most: 1000, or 100 with --bootstrap.", min=0.1)
     ] = None,
+    shards: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT",
+            help="So many processes decide for themselves what they do, instead of one for all: for long runs. Each "
+            "has its share of the clients; of a share of several, all but one only send.",
+            min=0,
+        ),
+    ] = 0,
     isolation: Annotated[
         str,
         typer.Option(
@@ -212,7 +224,9 @@ def run(
             autocompletion=_among(ISOLATIONS),
         ),
     ] = "read_committed",
-    crash_clients: Annotated[bool, typer.Option("--crash-clients", help="Kill clients, one every 5 s.")] = False,
+    crash_clients: Annotated[
+        bool, typer.Option("--crash-clients", help="Kill clients, each about every 30 s.")
+    ] = False,
     late: Annotated[
         str,
         typer.Option(
@@ -271,6 +285,12 @@ def run(
             autocompletion=_among(POSITIONS),
         ),
     ] = "",
+    max_writes_per_log: Annotated[
+        int, typer.Option(metavar="COUNT", help="Of queue: then a log is left for a new one.", min=1)
+    ] = 1024,
+    abort_p: Annotated[
+        float, typer.Option("--abort-p", help="Of a transaction, at each step: abort it on purpose.", min=0, max=1)
+    ] = 0.1,
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", help="Between faults, about.", min=0.1)
     ] = 10.0,
@@ -282,6 +302,20 @@ def run(
         Path | None, typer.Option("--dir", metavar="DIR", help="Where the run is written. Must not exist.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --bootstrap, do not ask before the first write.")] = False,
+    topic_prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="What the names of all our topics, groups and ids begin with.")
+    ] = "sexton-verify-",
+    allow_admin: Annotated[
+        bool, typer.Option("--allow-admin", help="With --bootstrap: leadership and membership may move our topics.")
+    ] = False,
+    fault_command: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            help="With --bootstrap: what breaks and mends brokers, as in 'prog {start|stop} {kind} {broker}'. The "
+            "kinds are kill, stop, pause and partition.",
+        ),
+    ] = "",
     lie: Annotated[
         str,
         typer.Option(
@@ -310,8 +344,8 @@ def run(
     """
     if not client:
         extras.need("verify", "sexton verify run", ", or name what you have with --client")
+    from sexton.verify import outside, systems
     from sexton.verify import run as verifying
-    from sexton.verify import systems
     from sexton.verify.lies import LIES
     from sexton.verify.report import page
     from sexton.verify.runner import Plan
@@ -320,7 +354,11 @@ def run(
     requests = _names(late, LATE, "request")
     faults = _names(f"{nemesis},late" if requests else nemesis, FAULTS, "fault")
     if bootstrap is not None:
-        _check_breaks_clients_only(faults)
+        outside.check(faults, allows_admin=allow_admin, command=fault_command)
+        if not topic_prefix:
+            raise UsageError("topics with any name would be deleted at the end", "", "Name a prefix: --topic-prefix")
+    elif allow_admin or fault_command:
+        raise UsageError("--allow-admin and --fault-command are for a cluster that exists", "", "Name it: --bootstrap")
     _names(metastore, METASTORES, "metastore")
     if bootstrap is not None and (nodes, metastore) != (DEFAULT_NODES, METASTORES[0]):
         raise UsageError("--nodes and --metastore are of what verify starts", "", "Drop them, or --bootstrap")
@@ -330,7 +368,13 @@ def run(
     _names(workload, WORKLOADS, "workload")
     _names(isolation, ISOLATIONS, "isolation level")
     kind = workloads.WORKLOADS[workload]
-    asked = workloads.Asked(txn or kind.always_in_transactions, _names(sub_via, WAYS, "way"), expected=expect)
+    asked = workloads.Asked(
+        txn or kind.always_in_transactions,
+        _names(sub_via, WAYS, "way"),
+        expected=expect,
+        sends_per_log_max=max_writes_per_log,
+        abort_p=abort_p,
+    )
     if asked.is_transactional and (acks != "all" or not idempotence):
         raise UsageError("transactions need acks=all and idempotence", "", "Drop --acks and --no-idempotence")
     if expect and workload != "abort":
@@ -343,7 +387,8 @@ def run(
         raise UsageError("it exists already", str(target), "Name another directory")
     plan = Plan(
         seed=chosen,
-        concurrency=concurrency,
+        concurrency=max(concurrency // shards, 1) * shards if shards else concurrency,
+        shards=shards,
         rate=rate or (OWN_RATE if bootstrap is None else EXISTING_RATE),
         main_ns=round(time_s * SECOND_NS),
         final_ns=round(final_time_s * SECOND_NS),
@@ -351,9 +396,10 @@ def run(
         interval_ns=round(interval_s * SECOND_NS),
         faults=faults,
         clients=clients,
-        crash_every_ns=5 * SECOND_NS if crash_clients else 0,
+        crash_every_ns=CRASH_EVERY_NS // concurrency if crash_clients else 0,
         isolation=isolation,
-        topic_prefix=f"{systems.TOPIC_PREFIX}{chosen}-",
+        topic_prefix=f"{topic_prefix}{chosen}-",
+        fault_command=fault_command,
         transaction_timeout_ms=transaction_timeout_ms,
         late=requests or LATE,
         acks=acks,
@@ -373,6 +419,7 @@ def run(
         judges_corruption=judge_corruption,
         nodes=nodes,
         metastore=metastore,
+        allows_admin=allow_admin,
         model=_model(model),
         lie=lie,
     )
@@ -465,6 +512,13 @@ def report(
 def replay(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")],
     times: Annotated[int, typer.Option(help="At most so often, until something wrong is found.", min=1)] = 1,
+    shrink: Annotated[
+        bool,
+        typer.Option(
+            "--shrink", help="Then with less time, fewer faults and fewer processes, while it is still found."
+        ),
+    ] = False,
+    tries: Annotated[str, typer.Option(metavar="N/M", help="With --shrink: found in N of M tries is found.")] = "1/2",
     yes: Annotated[bool, typer.Option("--yes", help="Of a cluster that exists, do not ask before a write.")] = False,
 ) -> None:
     """Run it again: the same seed, so the same choices and the same schedule of faults.
@@ -472,25 +526,46 @@ def replay(
     What a race decided may come out otherwise. Each replay has a directory of its own, beside the first.
     """
     from sexton.checker.verdict import Verdict
+    from sexton.verify import again, shrinking
+
+    console = _console()
+    needed = shrinking.Tries.parse(tries)
+    wanted, plan = again.read(path, path)
+    if wanted.is_existing and not yes:
+        typer.confirm(f"Make topics {plan.topic_prefix}* in {wanted.system}, use them, and delete them?", abort=True)
+    for number in range(1, times + 1):
+        console.print(f"{number} of {times}: {', '.join(shrinking.described(plan)[:1])}")
+        judgement = _again(path, plan, console)
+        if judgement.verdict is Verdict.FALSE:
+            break
+    if shrink and judgement.verdict is Verdict.FALSE:
+
+        def attempt(smaller: Plan) -> list[str]:
+            console.print(f"[bold]tries[/] {'; '.join(shrinking.described(smaller))}")
+            found = _again(path, smaller, console).wrong()
+            console.print(f"found: {', '.join(found) or 'nothing'}")
+            return found
+
+        for smaller in shrinking.shrink(plan, judgement.wrong(), attempt, needed):
+            console.print(f"[bold]smaller[/]: {'; '.join(shrinking.described(smaller))}")
+            plan = smaller
+        smallest = again.write(path, plan)
+        console.print("[bold]The smallest plan that shows it:[/]")
+        for line in shrinking.described(plan):
+            console.print(f"  {line}")
+        console.print(f"Run it: sexton verify replay {smallest}")
+    _tell(judgement, console)
+
+
+def _again(path: Path, plan: Plan, console: Console) -> Judgement:
+    """What was run there, with this plan."""
     from sexton.verify import again
     from sexton.verify import run as verifying
 
-    console = _console()
-    for number in range(1, times + 1):
-        wanted, plan = again.read(path, again.places(path))
-        if wanted.is_existing and not yes:
-            typer.confirm(
-                f"Make topics {plan.topic_prefix}* in {wanted.system}, use them, and delete them?", abort=True
-            )
-            yes = True
-        console.print(
-            f"{number} of {times}: {wanted.system}, {wanted.workload}, seed {plan.seed}, in {wanted.directory}"
-        )
-        with console.status("") as status:
-            judgement = verifying.run(wanted, plan, _Told(console, status))
-        if judgement.verdict is Verdict.FALSE:
-            break
-    _tell(judgement, console)
+    wanted, _ = again.read(path, again.places(path))
+    console.print(f"{wanted.system}, {wanted.workload}, seed {plan.seed}, in {wanted.directory}")
+    with console.status("") as status:
+        return verifying.run(wanted, plan, _Told(console, status))
 
 
 @app.command()
@@ -686,19 +761,6 @@ def _clients(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(filter(None, text.split(","))))
     _names(",".join(name for name in names if not known.java_version(name)), CLIENTS, "client")
     return names
-
-
-def _check_breaks_clients_only(faults: tuple[str, ...]) -> None:
-    from sexton.verify.faults.known import FAULTS as ALL_FAULTS
-
-    breaking = [name for name in faults if ALL_FAULTS[name].needs_cluster]
-    if breaking:
-        others = ", ".join(name for name, fault in ALL_FAULTS.items() if not fault.needs_cluster)
-        raise UsageError(
-            f"{', '.join(breaking)} would break brokers that verify has not started",
-            "",
-            f"Drop it, or --bootstrap. Clients alone suffer from {others}",
-        )
 
 
 def _model(name: str) -> Model:

@@ -23,6 +23,8 @@ PRODUCE_IN_TRANSACTION = Api(0, "Produce", 3, 11)
 epoch."""
 FETCH = Api(1, "Fetch", 4, 12)
 """Version 13 names topics by id."""
+FETCH_FROM_ANY_REPLICA = Api(1, "Fetch", 11, 12)
+"""Before version 11 only leaders answer consumers (KIP-392)."""
 LIST_OFFSETS = Api(2, "ListOffsets", 2, 9)
 METADATA = Api(3, "Metadata", 7, 12)
 OFFSET_COMMIT = Api(8, "OffsetCommit", 2, 9)

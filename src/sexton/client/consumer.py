@@ -233,6 +233,24 @@ async def fetch(
     return await client.retry(attempt)
 
 
+async def fetch_from_replica(
+    client: Client, broker_id: int, asked: Mapping[TopicPartition, int], *, isolation: int, max_wait_ms: int = 0
+) -> dict[TopicPartition, PartitionFetch]:
+    """Fetches once from this broker, whether it leads the partitions or follows, without retries. Raises RefusedError
+    if one of them cannot be read there."""
+    peer = await client.peer(broker_id)
+    body = fetch_body(asked, isolation, max_wait_ms)
+    answer = await peer.call(apis.FETCH_FROM_ANY_REPLICA, body, max_wait_ms + FETCH_MARGIN_MS)
+    check(answer.error_code, peer.rpc.peer)
+    found: dict[TopicPartition, PartitionFetch] = {}
+    for topic in answer.responses:
+        for part in topic.partitions:
+            place = (topic.topic, part.partition_index)
+            check(part.error_code, f"{place[0]}-{place[1]}")
+            found[place] = _read(place, part, asked[place], isolation)
+    return found
+
+
 async def list_offsets(
     client: Client, asked: Mapping[TopicPartition, int], *, isolation: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, int]:

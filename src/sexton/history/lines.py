@@ -21,7 +21,8 @@ A process that is killed while it writes leaves its last line cut short. That li
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import json.encoder
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
@@ -66,61 +67,79 @@ FLUSH_INTERVAL_NS: Final = 1_000_000_000
 
 
 def to_line(op: Op) -> bytes:
-    return json.dumps(_document(op), separators=(",", ":")).encode() + b"\n"
-
-
-def _document(op: Op) -> dict[str, Any]:
+    """Put together by hand, but for what has no form of its own: whoever leads a run writes each operation twice."""
     ext = dict(op.ext)
-    document: dict[str, Any] = {"index": op.index}
+    parts = [f'{{"index":{op.index:d}']
     if op.time_ns != UNKNOWN:
-        document["time"] = op.time_ns
+        parts.append(f'"time":{op.time_ns:d}')
     if op.process != UNKNOWN:
-        document["process"] = "nemesis" if op.process == NEMESIS else op.process
-    document["type"] = TYPE_NAMES[op.type]
-    document["f"] = str(op.f)
+        parts.append('"process":"nemesis"' if op.process == NEMESIS else f'"process":{op.process:d}')
+    parts.append(f'"type":"{TYPE_NAMES[op.type]}"')
+    parts.append(f'"f":{_text(op.f)}')
     value = _value(op, ext)
-    if value is not None:
-        document["value"] = value
+    if value:
+        parts.append(f'"value":{value}')
     if op.error:
-        document["error"] = op.error
+        parts.append(f'"error":{_text(op.error)}')
     if op.node != UNKNOWN:
-        document["node"] = op.node
+        parts.append(f'"node":{op.node:d}')
     if op.client:
-        document["client"] = op.client
+        parts.append(f'"client":{_text(op.client)}')
     if op.rebalanced:
-        document["rebalance-log"] = [{"keys": sorted(op.rebalanced)}]
+        parts.append(f'"rebalance-log":[{{"keys":{_text_of(sorted(op.rebalanced))}}}]')
     if op.spans:
-        document["spans"] = {str(log): list(op.spans[log]) for log in sorted(op.spans)}
+        parts.append(f'"spans":{_text_by_log({log: _text_of(span) for log, span in op.spans.items()})}')
     if ext:
-        document["ext"] = ext
-    return document
+        parts.append(f'"ext":{_any(ext)}')
+    return (",".join(parts) + "}\n").encode()
 
 
-def _value(op: Op, ext: dict[str, Any]) -> Any:
+_any: Final = json.JSONEncoder(separators=(",", ":")).encode
+_text: Final = json.encoder.encode_basestring_ascii
+
+
+def _text_of(numbers: Iterable[int]) -> str:
+    return f"[{','.join(map(str, numbers))}]"
+
+
+def _text_by_log(texts: Mapping[int, str]) -> str:
+    return "{" + ",".join([f'"{log:d}":{texts[log]}' for log in sorted(texts)]) + "}"
+
+
+def _value(op: Op, ext: dict[str, Any]) -> str:
+    """Nothing if it has none."""
     if not has_value_of_ours(op.process, op.f):
-        return ext.pop("value", None)
+        value = ext.pop("value", None)
+        return "" if value is None else _any(value)
     if op.f in READS_AND_WRITES:
-        return [_micro_op(micro_op) for micro_op in op.micro_ops]
+        return f"[{','.join([_micro_op(micro_op) for micro_op in op.micro_ops])}]"
     if op.f in NAMES_LOGS:
-        return list(op.logs)
-    return {str(log): op.offsets[log] for log in sorted(op.offsets)}
+        return _text_of(op.logs)
+    return _text_by_log({log: str(offset) for log, offset in op.offsets.items()})
 
 
-def _micro_op(micro_op: MicroOp) -> list[Any]:
+def _micro_op(micro_op: MicroOp) -> str:
     if isinstance(micro_op, Send):
-        has_more = micro_op.offset != UNKNOWN or micro_op.key != UNKNOWN or micro_op.is_tombstone
-        record = Record(micro_op.offset, micro_op.value, micro_op.key, micro_op.is_tombstone)
-        return ["send", micro_op.log, _record(record) if has_more else micro_op.value]
-    polled = {str(log): [_record(it) for it in micro_op.records[log]] for log in sorted(micro_op.records)}
-    polled = {log: records for log, records in polled.items() if records}
-    return ["poll", polled] if polled else ["poll"]
+        log, value, *more = micro_op
+        return f'["send",{log:d},{value:d}]' if more == _NO_MORE else f'["send",{log:d},{_text_of_record(micro_op)}]'
+    polled = {
+        log: f"[{','.join([_text_of_record(each) for each in records])}]"
+        for log, records in micro_op.records.items()
+        if records
+    }
+    return f'["poll",{_text_by_log(polled)}]' if polled else '["poll"]'
 
 
-def _record(record: Record) -> list[int | None]:
-    offset = None if record.offset == UNKNOWN else record.offset
+_NO_MORE: Final = [UNKNOWN, UNKNOWN, False]
+"""Of a send, its offset, key, and whether it is a tombstone."""
+
+
+def _text_of_record(record: Record | Send) -> str:
+    offset = "null" if record.offset == UNKNOWN else f"{record.offset:d}"
     if record.key == UNKNOWN and not record.is_tombstone:
-        return [offset, record.value]
-    return [offset, record.value, None if record.key == UNKNOWN else record.key, int(record.is_tombstone)]
+        return f"[{offset},{record.value:d}]"
+    key = "null" if record.key == UNKNOWN else f"{record.key:d}"
+    return f"[{offset},{record.value:d},{key},{int(record.is_tombstone)}]"
 
 
 @dataclass(slots=True)

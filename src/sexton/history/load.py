@@ -11,6 +11,7 @@ from sexton.errors import EnvironmentFailure, NotAHistoryError
 from sexton.history import flat, flatten, lines, run
 from sexton.history.edn import FIRST_NAMED
 from sexton.history.flat import FlatHistory
+from sexton.history.merge import merge_pieces, pieces_in
 from sexton.history.op import F, Run
 from sexton.history.order import Notes, Order
 
@@ -41,7 +42,9 @@ def load(path: Path) -> Loaded:
 
 
 def history_at(path: Path) -> Path:
-    """In the directory of a run, `history.jsonl`: it is there even if the run was killed."""
+    """In the directory of a run, `history.jsonl`: it is there even if the run was killed, or its pieces are."""
+    if path.is_dir() and not (path / LINES).exists() and pieces_in(path):
+        merge_pieces(path, path / LINES)
     inside = (
         (path / LINES, path / EDN, path / "ops.parquet") if path.is_dir() and path.suffix != ".parquet" else (path,)
     )

@@ -7,12 +7,15 @@ go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from sexton.simulate.faults import Fault
 from sexton.simulate.plan import AdminPlan
 from sexton.simulate.run import Options, Result, Workers
+
+T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 """Told how many items are left and how many runs it took so far."""
@@ -26,38 +29,58 @@ def shrink(failed: Result, options: Options, workers: Workers, progress: Progres
         for index, item in enumerate(items)
         if isinstance(item, Fault | AdminPlan) and item.at_ms > failed.virtual_s * 1000
     }
-    left_out = set(options.left_out) | late
+    everything = frozenset(range(len(items)))
     best = failed
-    kept = [index for index in range(len(items)) if index not in left_out]
-    parts_count = 2
     runs_count = 0
-    while kept:
-        parts = list(_split(kept, min(parts_count, len(kept))))
-        found: Result | None = None
-        futures = [
-            workers.submit(failed.seed, replace(options, left_out=frozenset(left_out) | set(part))) for part in parts
-        ]
-        for part, future in zip(parts, futures, strict=True):
+
+    def without(kept: Sequence[int], parts: Sequence[Sequence[int]]) -> int | None:
+        nonlocal best, runs_count
+        left_out = everything - set(kept)
+        futures = [workers.submit(failed.seed, replace(options, left_out=left_out | set(part))) for part in parts]
+        found: int | None = None
+        for index, future in enumerate(futures):
             if found is not None:
                 future.cancel()
                 continue
             result = future.result()
             runs_count += 1
             if result.rule == failed.rule:
-                found = best = result
-                left_out |= set(part)
-                kept = [index for index in kept if index not in left_out]
-        progress(len(kept), runs_count)
+                found, best = index, result
+        return found
+
+    kept = smallest(
+        [index for index in range(len(items)) if index not in options.left_out and index not in late],
+        without,
+        lambda count: progress(count, runs_count),
+    )
+    return replace(options, left_out=everything - set(kept)), best
+
+
+def smallest(
+    items: Sequence[T],
+    without: Callable[[Sequence[T], Sequence[Sequence[T]]], int | None],
+    progress: Callable[[int], None],
+) -> list[T]:
+    """Delta debugging: what is left when no single item can go. `without` is told what there is and how it is cut, and
+    answers with the first part that can be left out of it, or None. `progress` is told how many are left."""
+    kept = list(items)
+    parts_count = 2
+    while kept:
+        parts = list(_split(kept, min(parts_count, len(kept))))
+        found = without(kept, parts)
+        if found is not None:
+            kept = [each for each in kept if each not in parts[found]]
+        progress(len(kept))
         if found is not None:
             parts_count = max(2, parts_count - 1)
         elif parts_count >= len(kept):
             break
         else:
             parts_count *= 2
-    return replace(options, left_out=frozenset(left_out)), best
+    return kept
 
 
-def _split(items: list[int], parts_count: int) -> Iterator[list[int]]:
+def _split(items: list[T], parts_count: int) -> Iterator[list[T]]:
     size, left_over = divmod(len(items), parts_count)
     start = 0
     for index in range(parts_count):

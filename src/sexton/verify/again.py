@@ -6,7 +6,7 @@ Real processes stay free, so this repeats the plan and not the run: what a race 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from sexton.checker.allowed import Model
 from sexton.errors import NotAHistoryError
 from sexton.harness.systems import NODES
 from sexton.history import run as description
+from sexton.history.run import Description
 from sexton.verify.run import Wanted
 from sexton.verify.runner import Plan
 from sexton.verify.systems import SQLITE
@@ -33,6 +34,7 @@ def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
     wanted = Wanted(
         system=str(more.get("system")),
         is_existing=bool(more.get("existing")),
+        allows_admin=bool(more.get("allows-admin")),
         workload=found.run.workload,
         asked=_made(Asked, options),
         directory=target,
@@ -52,6 +54,16 @@ def _made(kind: type[T], options: Mapping[str, Any]) -> T:
         name: tuple(it) if isinstance(it, list) else it for name, it in options.items() if name in names
     }
     return kind(**known)
+
+
+def write(directory: Path, plan: Plan) -> Path:
+    """A description beside a run's own, that says how to run it with this plan: to be replayed as the run is."""
+    found = description.read(directory)
+    target = directory.with_name(f"{directory.name}-smallest")
+    target.mkdir(exist_ok=True)
+    options = {**found.more["options"], **asdict(plan)}
+    description.write(target, Description(found.run, {**found.more, "options": options}))
+    return target
 
 
 def places(directory: Path) -> Path:

@@ -13,11 +13,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from sexton.history.op import F, Log, MicroOp, Op, Type
 
 NS = 1_000_000_000
+
+NTH_REPLICA: Final = "nth-replica"
+"""In an Ask's ext, of a scan: which of a log's replicas, counted round and round. A workload knows no brokers."""
 
 
 class Ask(NamedTuple):
@@ -43,6 +46,14 @@ class Needs(NamedTuple):
     group: str = ""
     """The end of its group's name: processes with the same one share a group."""
     consumer: Mapping[str, str | int | bool] = {}
+    has_plain_producer: bool = False
+    """Whether what it sends without a transaction goes through a producer that is not idempotent, if its client can be
+    told to send nothing twice."""
+    speaks_kip848: bool = False
+    """Whether it joins its group by the new protocol, if its client and the brokers have it."""
+    has_generation: bool = True
+    """Whether one member's generation can be held against another's. Not where somebody may speak the new protocol:
+    then each member has an epoch of its own."""
 
 
 class Asking(Protocol):
@@ -94,9 +105,10 @@ class Wait:
 class Processes:
     """Who is in each thread."""
 
-    def __init__(self, threads_count: int) -> None:
+    def __init__(self, threads_count: int, generation: int = 0) -> None:
+        """In each thread were so many before."""
         self._count = threads_count
-        self._current = list(range(threads_count))
+        self._current = [thread + generation * threads_count for thread in range(threads_count)]
         self._busy: set[int] = set()
 
     @property

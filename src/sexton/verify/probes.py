@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from sexton.client import apis
 from sexton.client.admin import Admin
 from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, LATEST, list_offsets
+from sexton.client.errors import BadAnswerError
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.client.metadata import PartitionInfo
 from sexton.errors import SextonError
@@ -106,9 +108,22 @@ def is_whole(bootstrap: str, topics: Sequence[str]) -> bool:
     )
 
 
-def brokers_count(bootstrap: str) -> int:
-    async def question(client: Client) -> int:
-        return len(client.metadata.brokers)
+def broker_ids(bootstrap: str) -> list[int]:
+    async def question(client: Client) -> list[int]:
+        return sorted(client.metadata.brokers)
+
+    return asking.ask(bootstrap, question)
+
+
+def has_kip848(bootstrap: str) -> bool:
+    """Kafka 3.7 to 3.9 tell a version of their own, and have it switched off by default."""
+
+    async def question(client: Client) -> bool:
+        try:
+            (await client.any_peer()).version(apis.CONSUMER_GROUP_HEARTBEAT)
+        except BadAnswerError:
+            return False
+        return True
 
     return asking.ask(bootstrap, question)
 

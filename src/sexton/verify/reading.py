@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from sexton.history.op import UNKNOWN, Poll, Record, Span
+from sexton.history.op import UNKNOWN, Poll, Record, Send, Span
 from sexton.verify.clients.base import ABORT, Consumer, Failure, Message, Place
 
 T = TypeVar("T")
@@ -24,6 +24,13 @@ ID_HEADER: Final = "id"
 def encoded(number: int) -> bytes:
     """As Java's LongSerializer does."""
     return number.to_bytes(8, "big", signed=True)
+
+
+def content_of(send: Send) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]:
+    """Value, key and headers of the record."""
+    value = encoded(send.value)
+    key = None if send.key == UNKNOWN else encoded(send.key)
+    return (None, key, [(ID_HEADER, value)]) if send.is_tombstone else (value, key, [])
 
 
 def decoded(data: bytes | None) -> int:
@@ -49,8 +56,11 @@ def asked(call: Callable[..., T], *arguments: Any) -> T:
 class Reading:
     """`places` are those of all logs that the session knows, and may become more."""
 
-    def __init__(self, consumer: Consumer, places: Mapping[int, Place], *, is_member: bool = False) -> None:
+    def __init__(
+        self, consumer: Consumer, places: Mapping[int, Place], *, is_member: bool = False, poll_s: float = POLL_S
+    ) -> None:
         self.consumer = consumer
+        self._poll_s = poll_s
         self.is_member = is_member
         """Whether its group gives it logs, and takes them."""
         self.positions: dict[int, int] = {}
@@ -88,7 +98,7 @@ class Reading:
         before = dict(self.positions)
         log_of = {place: log for log, place in self._places.items()}
         found: dict[int, list[Record]] = {}
-        for message in asked(self.consumer.poll_messages, POLL_S):
+        for message in asked(self.consumer.poll_messages, self._poll_s):
             log = log_of[message.topic, message.partition]
             found.setdefault(log, []).append(record_of(message))
         moved = self._follow(log_of) if self.is_member else set()

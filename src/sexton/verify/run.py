@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from sexton.history import run as description
 from sexton.history.load import load
 from sexton.history.op import Op, Run
 from sexton.history.run import Description
-from sexton.verify import probes, systems
+from sexton.verify import outside, probes, systems
 from sexton.verify.clients import known
 from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.known import FAULTS
@@ -38,6 +39,7 @@ from sexton.verify.generator import Workload
 from sexton.verify.lies import LIES
 from sexton.verify.report import page
 from sexton.verify.runner import ACKS_ALL, Listener, Plan, Runner
+from sexton.verify.sharding import ShardedWorkload, Shards
 from sexton.verify.systems import System
 from sexton.verify.workloads.known import QUEUE, WORKLOADS, Asked
 
@@ -68,6 +70,8 @@ class Wanted:
     keep_data: bool = False
     judges_corruption: bool = False
     """Of Apache Kafka, too, which promises nothing about files that somebody has damaged."""
+    allows_admin: bool = False
+    """Of a cluster that is not ours: whether leaders and replicas of our topics may move there."""
     model: Model = Model.KAFKA
     lie: str = ""
     """What clients are told between them and honest brokers: then a verdict of true would be wrong."""
@@ -75,8 +79,11 @@ class Wanted:
 
 def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     known.prepare(plan.clients)
-    check_faults(plan.faults, wanted.system)
-    systems.check_metastore(wanted.system, wanted.metastore)
+    if wanted.is_existing:
+        outside.check(plan.faults, allows_admin=wanted.allows_admin, command=plan.fault_command)
+    else:
+        check_faults(plan.faults, wanted.system)
+        systems.check_metastore(wanted.system, wanted.metastore)
     wanted.directory.mkdir(parents=True, exist_ok=True)
     workload = _workload(wanted, plan)
     skew_ms = max((FAULTS[fault].skew_ms for fault in plan.faults), default=0)
@@ -85,7 +92,8 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     with ExitStack() as stack:
         system = _behind_proxy(_system(wanted, plan, stack), wanted.lie, plan, stack)
         try:
-            ops = Runner(workload, system, plan, wanted.directory, listener).run()
+            start = partial(Shards, workload) if isinstance(workload, ShardedWorkload) else None
+            ops = Runner(workload, system, plan, wanted.directory, listener, start).run()
         finally:
             if system.cluster is not None and system.cluster.clocks is not None:
                 skew_ms = system.cluster.clocks.skew_ms
@@ -164,7 +172,8 @@ def write_results(directory: Path, judgement: Judgement) -> None:
 
 def _workload(wanted: Wanted, plan: Plan) -> Workload:
     asked = replace(wanted.asked, forgets_at_once=Grave.name in plan.faults)
-    return WORKLOADS[wanted.workload].make(asked, random.Random(plan.seed + 2))
+    workload = WORKLOADS[wanted.workload].make(asked, random.Random(plan.seed + 2))
+    return ShardedWorkload(wanted.workload, asked, workload) if plan.shards else workload
 
 
 def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
@@ -216,6 +225,7 @@ def _describe(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> N
         "seed": plan.seed,
         "system": wanted.system,
         "existing": wanted.is_existing,
+        "allows-admin": wanted.allows_admin,
         "nodes": wanted.nodes,
         "metastore": wanted.metastore,
         "model": str(wanted.model),

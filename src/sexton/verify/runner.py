@@ -3,9 +3,9 @@
 One thread decides everything and writes the history. Clients are processes (`process`); faults and looks at the brokers
 may take long, so each has a thread of its own, and at most one of each is under way.
 
-The phases: calm, then faults, then everything is healed and whole again, and then every thread's client is replaced by
-a new one that reads all that was written (`final`). Ctrl-C ends the first two early, and nothing else; a second one
-ends the final reads.
+The phases: calm, then faults, then everything is healed and whole again, then every thread's client is replaced by a
+new one that reads all that was written, and at last every replica of what is compacted is read (`final`). Ctrl-C ends
+the first two early, and nothing else; a second one ends the final reads.
 """
 
 from __future__ import annotations
@@ -18,23 +18,33 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sexton.errors import SextonError
 from sexton.harness.cluster import Cluster
+from sexton.history import flat
 from sexton.history.lines import Writer
-from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Send, Type
+from sexton.history.load import LINES, load
+from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Type
 from sexton.verify import probes
 from sexton.verify.clients import known as clients
 from sexton.verify.clients.base import Place, Settings
+from sexton.verify.clients.known import PLAIN
 from sexton.verify.faults.base import Fault, Scene, Told, heal
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.late import LATE
-from sexton.verify.faults.schedule import Act, Kind, schedule
-from sexton.verify.generator import NS, Ask, Generator, Processes, Question, Wait, Workload
+from sexton.verify.faults.schedule import Act, Kind, schedule, without
+from sexton.verify.final import ReplicaPasses
+from sexton.verify.generator import NS, Ask, Generator, Needs, Processes, Question, Workload
+from sexton.verify.outside import Outside, fault
+from sexton.verify.placing import Placing
 from sexton.verify.process import ClientProcess
-from sexton.verify.session import Completion, Options, Topics
+from sexton.verify.reading import POLL_S
+from sexton.verify.session import Completion, Options
 from sexton.verify.systems import System
+
+if TYPE_CHECKING:
+    from sexton.verify.sharding import Shards
 
 HANG_NS: Final = 60 * NS
 """A client that has not answered by then is killed (KAFKA-17734: it may never)."""
@@ -50,6 +60,14 @@ AFTERMATH_NS: Final = 5 * NS
 """Operations go on for so long after the last fault has ended: some end with a cluster that is worth looking at."""
 
 ACKS_ALL: Final = "all"
+BY_SHARDS: Final = 1 << 20
+"""More clients than shards can have in a thread, one after the other."""
+
+SHARDS_END_NS: Final = 40 * NS
+"""For shards to come to their ends: longer than a client may take for one operation, but for one that hangs."""
+
+POLL_MIN_S: Final = 0.001
+PIECE: Final = "piece-leader.jsonl"
 INTERRUPTED: Final = "interrupted: heals, reads, judges"
 WHOLE_S: Final = 60
 TICK_S: Final = 0.05
@@ -88,6 +106,38 @@ class Plan:
     rewinds: bool = True
     shares_transactional_ids: bool = False
     """Whether every two clients have one between them, and fence each other."""
+    fault_command: str = ""
+    """Of a cluster that is not ours: what its owner breaks and mends it with."""
+    left_out: tuple[int, ...] = ()
+    """Episodes of the schedule of faults that do not happen."""
+    shards: int = 0
+    """Processes that decide for themselves what they do. 0: whoever leads decides everything."""
+
+    def schedule(self) -> list[Act]:
+        """All of it."""
+        return schedule(
+            [Kind(name, FAULTS[name].targets, FAULTS[name].is_steady) for name in self.faults],
+            random.Random(self.seed + 1),
+            begin_ns=self.calm_ns,
+            end_ns=self.calm_ns + self.main_ns,
+            period_ns=self.period_ns,
+            interval_ns=self.interval_ns,
+        )
+
+    @property
+    def threads_count(self) -> int:
+        """With the one that looks at brokers."""
+        return self.concurrency + 1
+
+    @property
+    def readers_count(self) -> int:
+        """Who read everything at the end."""
+        return self.shards or self.concurrency
+
+    @property
+    def poll_s(self) -> float:
+        """No longer than an operation may take if the rate is to be kept."""
+        return max(min(POLL_S, self.concurrency / self.rate), POLL_MIN_S)
 
     @property
     def patience_ms(self) -> int:
@@ -105,8 +155,9 @@ class Plan:
             found["enable.idempotence"] = False
         return {**found, **clients.split(self.client_settings)[0]}
 
-    def consumer_settings(self, client: str, needed: Settings) -> Settings:
-        return {**clients.client_of(client).consumer, **needed, **clients.split(self.client_settings)[1]}
+    def consumer_settings(self, client: str, needed: Settings, *, speaks_kip848: bool) -> Settings:
+        known = clients.consumer_settings(client, speaks_kip848=speaks_kip848)
+        return {**known, **needed, **clients.split(self.client_settings)[1]}
 
     def transactional_id(self, thread: int, process: int) -> str:
         number = f"shared-{thread // 2}" if self.shares_transactional_ids else str(process)
@@ -133,14 +184,17 @@ class _History:
     ops: list[Op] = field(default_factory=list)
     counts: dict[Type, int] = field(default_factory=dict)
 
+    def next(self) -> tuple[int, int]:
+        """Of an operation that is added at once: its index, and when it happened."""
+        return len(self.ops), self.now_ns()
+
     def write(self, process: int, type_: Type, f: str, **more: Any) -> Op:
-        return self.add(Op(index=0, time_ns=0, process=process, type=type_, f=f, **more))
+        return self.add(Op(*self.next(), process=process, type=type_, f=f, **more))
 
     def add(self, op: Op) -> Op:
-        now_ns = self.now_ns()
-        op = replace(op, index=len(self.ops), time_ns=now_ns)
+        assert op.index == len(self.ops)
         self.ops.append(op)
-        self.writer.write(op, now_ns)
+        self.writer.write(op, op.time_ns)
         if op.process != NEMESIS:
             self.counts[op.type] = self.counts.get(op.type, 0) + 1
         return op
@@ -163,15 +217,18 @@ class Runner:
     plan: Plan
     directory: Path
     listener: Listener
+    start_shards: Callable[[System, Plan, Path], Shards] | None = None
+    """They write to this directory."""
 
     def run(self) -> Sequence[Op]:
-        with (self.directory / "history.jsonl").open("wb") as file, ThreadPoolExecutor(2) as pool:
+        name = LINES if self.start_shards is None else PIECE
+        with (self.directory / name).open("wb") as file, ThreadPoolExecutor(2) as pool:
             going = _Going(self, Writer(file), pool)
             try:
                 going.run()
             finally:
                 going.close()
-            return going.history.ops
+        return going.history.ops if self.start_shards is None else list(flat.to_ops(load(self.directory).history))
 
 
 class _Going:
@@ -182,19 +239,22 @@ class _Going:
         self._pool = pool
         self._start_ns = time.monotonic_ns()
         self.history = _History(writer, self._now)
-        self._prober = self.plan.concurrency
+        self._start_shards = runner.start_shards
+        self._shards: Shards | None = None
+        self._processes = Processes(self.plan.threads_count, 0 if self._start_shards is None else BY_SHARDS)
+        self._prober = self._processes.free[-1]
         """The last thread's only process."""
-        self._processes = Processes(self.plan.concurrency + 1)
         self._clients: dict[int, _Client] = {}
         """By thread."""
         self._selector = selectors.DefaultSelector()
-        self._places: dict[int, Place] = {}
-        self._topics: dict[str, Topics] = {}
+        self._placing = Placing(self.workload, self.system, self.plan.topic_prefix)
+        self._places = self._placing.places
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
         self._faults: dict[str, Fault] = {}
         self._is_healing = threading.Event()
+        outside: Any = Outside(self.system.bootstrap)
         scene = Scene(
-            self.system.cluster,
+            outside if self.system.cluster is None else self.system.cluster,
             self._places_in_use,
             self._is_healing,
             self._clients_to_hit,
@@ -203,7 +263,11 @@ class _Going:
             self.system.proxy,
             self.plan.late,
         )
-        self._faults = {name: FAULTS[name](scene) for name in self.plan.faults}
+        self._faults = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
+        self._acts: list[Act] = []
+        """To come, the next one last."""
+        self._end_ns = 0
+        self._is_calm = True
         self._nemesis: Future[Told] | None = None
         self._act: Op | None = None
         self._probe: Future[Mapping[str, Any]] | None = None
@@ -224,6 +288,7 @@ class _Going:
         self._heal()
         try:
             self._read_all()
+            self._read_replicas()
         except KeyboardInterrupt:
             self._listener.phase("interrupted again: judges what there is")
 
@@ -231,38 +296,67 @@ class _Going:
 
     def _main(self) -> None:
         self._listener.phase("calm")
-        end_ns = self.plan.calm_ns + self.plan.main_ns
-        generator = Generator(
-            self.workload, random.Random(self.plan.seed), self.plan.rate, end_ns, self.plan.crash_every_ns
-        )
-        kinds = [Kind(name, FAULTS[name].targets, FAULTS[name].is_steady) for name in self._faults]
-        acts = schedule(
-            kinds,
-            random.Random(self.plan.seed + 1),
-            begin_ns=self.plan.calm_ns,
-            end_ns=end_ns,
-            period_ns=self.plan.period_ns,
-            interval_ns=self.plan.interval_ns,
-        )
-        acts.reverse()
-        is_calm = True
+        self._end_ns = self.plan.calm_ns + self.plan.main_ns
+        self._acts = list(reversed(without(self.plan.schedule(), self.plan.left_out)))
+        if self._start_shards is None:
+            self._lead()
+        else:
+            self._let_shards_go(self._start_shards)
+
+    def _lead(self) -> None:
+        plan = self.plan
+        generator = Generator(self.workload, random.Random(plan.seed), plan.rate, self._end_ns, plan.crash_every_ns)
         while True:
-            if acts or self._nemesis is not None:
-                generator.end_ns = max(end_ns, self._now() + AFTERMATH_NS)
-            if (question := generator.next(self._now(), self._free())) is None:
+            self._advance()
+            generator.end_ns = self._end_ns
+            asked = generator.next(self._now(), self._free())
+            while isinstance(asked, Question):
+                self._ask(asked.process, asked.ask)
+                asked = generator.next(self._now(), self._free())
+            if asked is None:
                 return
-            if isinstance(question, Question):
-                self._ask(question.process, question.ask)
-            if is_calm and self._now() >= self.plan.calm_ns:
-                is_calm = False
-                self._listener.phase("faults" if self._faults else "main")
-            if acts and acts[-1].at_ns <= self._now() and self._nemesis is None:
-                self._begin_act(acts.pop())
-            wait_ns = question.until_ns - self._now() if isinstance(question, Wait) else 0
-            self._turn(min(max(wait_ns, 0) / NS, TICK_S))
+            self._turn(min(max(asked.until_ns - self._now(), 0) / NS, TICK_S))
+
+    def _let_shards_go(self, start: Callable[[System, Plan, Path], Shards]) -> None:
+        """The run begins when all of them are there."""
+        self._shards = shards = start(self.system, self.plan, self._directory)
+        while shards.is_starting:
+            shards.take(TICK_S)
+        self._start_ns = time.monotonic_ns()
+        shards.go(self._start_ns)
+        while self._now() < self._end_ns:
+            self._advance()
+            self._placing.name_logs(shards.take(TICK_S))
+            self._turn(0)
+
+    def _stop_shards(self) -> None:
+        """Those that do not end are killed: what they were at, nobody knows."""
+        shards = self._shards
+        if shards is None:
+            return
+        shards.stop()
+        deadline_ns = self._now() + SHARDS_END_NS
+        while shards.left and self._now() < deadline_ns:
+            self._placing.name_logs(shards.take(TICK_S))
+            self._turn(0)
+        lost = sorted(set(range(self.plan.shards)) - shards.is_told)
+        if lost:
+            self._listener.fault(f"shards that have not told what they wrote: {', '.join(map(str, lost))}")
+        shards.close()
+
+    def _advance(self) -> None:
+        """Faults, as they are scheduled. As long as there are some, the end is not near."""
+        if self._acts or self._nemesis is not None:
+            self._end_ns = max(self._end_ns, self._now() + AFTERMATH_NS)
+        if self._is_calm and self._now() >= self.plan.calm_ns:
+            self._is_calm = False
+            self._listener.phase("faults" if self._faults else "main")
+        if self._acts and self._acts[-1].at_ns <= self._now() and self._nemesis is None:
+            self._begin_act(self._acts.pop())
 
     def _heal(self) -> None:
         """Whatever happens: what was broken is mended."""
+        self._stop_shards()
         self._listener.phase("heals")
         self._is_healing.set()
         self._wait(lambda: self._nemesis is None)
@@ -300,8 +394,9 @@ class _Going:
         deadline_ns = self._now() + self.plan.final_ns
         final = self.workload.final()
         for process in self._free():
-            self._ask(process, Ask(F.CRASH))
-        waiting = set(range(self.plan.concurrency)) if final.logs else set()
+            if self._processes.thread_of(process) in self._clients:
+                self._ask(process, Ask(F.CRASH))
+        waiting = set(range(self.plan.readers_count)) if final.logs else set()
         started: set[int] = set()
         polling: set[int] = set()
         """Who could not read a table to its end: polls show where it is stuck."""
@@ -324,6 +419,38 @@ class _Going:
             self._turn(TICK_S)
         self._wait(lambda: all(client.asked is None for client in self._clients.values()))
 
+    def _read_replicas(self) -> None:
+        """Each of every compacted log, by whoever is free: also in clusters that are not ours."""
+        places = {log: place for log, place in self._places.items() if self.workload.log(log).is_compacted}
+        if not places:
+            return
+        self._listener.phase("reads every replica")
+        deadline_ns = self._now() + self.plan.final_ns
+        topics = sorted({topic for topic, _ in places.values()})
+        told = self._pool.submit(probes.partitions, self.system.bootstrap, topics)
+        self._wait(told.done)
+        try:
+            found = told.result()
+        except SextonError as error:
+            self._listener.fault(f"nobody says who has which log: {error}")
+            return
+        replicas = {log: found[place].replicas for log, place in places.items() if place in found}
+        passes = ReplicaPasses(replicas, self.workload.final().offsets)
+        asked_before: dict[int, Op | None] = {}
+        """By process that was asked for one: its completion before."""
+        while passes.left and self._now() < deadline_ns:
+            for process in [each for each, before in asked_before.items() if self._last.get(each) is not before]:
+                passes.completed(self._last[process])
+                del asked_before[process]
+            for process in self._free():
+                if (ask := passes.next(process)) is not None:
+                    asked_before[process] = self._last.get(process)
+                    self._ask(process, ask)
+            self._turn(TICK_S)
+        if passes.left:
+            left = ", ".join(f"log {log} at broker {broker}" for log, broker in passes.left)
+            self._listener.fault(f"not read to the end: {left}")
+
     # -- one turn
 
     def _turn(self, timeout_s: float) -> None:
@@ -339,7 +466,13 @@ class _Going:
         self.history.writer.tick(now_ns)
         if now_ns - self._told_ns >= NS:
             self._told_ns = now_ns
-            self._listener.progress(now_ns, self.history.counts)
+            self._listener.progress(now_ns, self._counts())
+
+    def _counts(self) -> Mapping[Type, int]:
+        own = self.history.counts
+        if self._shards is None:
+            return own
+        return {type_: count + own.get(type_, 0) for type_, count in self._shards.counts.items()}
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
@@ -351,7 +484,7 @@ class _Going:
         return [process for process in self._processes.free if process != self._prober]
 
     def _ask(self, process: int, ask: Ask) -> None:
-        self._name_places(ask)
+        self._placing.name(ask)
         thread = self._processes.thread_of(process)
         client = self._clients.get(thread) or self._start(thread, process)
         self._processes.invoked(process)
@@ -361,36 +494,14 @@ class _Going:
         if ask.f == F.CRASH:
             self._completed(client, Completion(type=Type.INFO))
         else:
-            client.at.ask(ask, self._places, self._topics)
-
-    def _name_places(self, ask: Ask) -> None:
-        for log in {*ask.logs, *(each.log for each in ask.micro_ops if isinstance(each, Send))} - self._places.keys():
-            named = self.workload.log(log)
-            topic = self.plan.topic_prefix + named.topic
-            self._places[log] = (topic, named.partition)
-            self._topics[topic] = self._topic(log)
-
-    def _topic(self, log: int) -> Topics:
-        partitions, settings = self.workload.topic(log)
-        return Topics(partitions, self.system.replication, {**self.system.topic_settings, **settings})
+            client.at.ask(ask, self._places, self._placing.topics)
 
     def _start(self, thread: int, process: int) -> _Client:
         name = self.plan.clients[thread % len(self.plan.clients)]
         needs = self.workload.needs(process)
-        options = Options(
-            driver=clients.client_of(name).driver,
-            bootstrap=self.system.clients_bootstrap,
-            transactional_id=self.plan.transactional_id(thread, process),
-            group=f"{self.plan.topic_prefix}{self.plan.seed}{needs.group}",
-            isolation=self.plan.isolation,
-            transaction_timeout_ms=self.plan.patience_ms,
-            producer=self.plan.producer_settings(name),
-            consumer=self.plan.consumer_settings(
-                name, {"max.partition.fetch.bytes": self._rng.choice(FETCH_BYTES), **needs.consumer}
-            ),
-            aborts_after_timeout=self.plan.aborts_after_timeout,
-            rewinds=self.plan.rewinds,
-        )
+        options = options_of(self.plan, self.system, needs, name, thread, process, self._rng.choice(FETCH_BYTES))
+        if self._is_healing.is_set():  # it is to read everything, and has time
+            options = replace(options, poll_s=POLL_S)
         client = _Client(process, ClientProcess(name, options, self._directory / "clients.log"))
         self._clients[thread] = client
         self._selector.register(client.at, selectors.EVENT_READ, client)
@@ -408,22 +519,12 @@ class _Going:
     def _completed(self, client: _Client, completion: Completion) -> None:
         asked = client.asked
         assert asked is not None
-        op = replace(
-            asked,
-            type=completion.type,
-            micro_ops=completion.micro_ops or asked.micro_ops,
-            offsets=completion.offsets,
-            spans=completion.spans,
-            rebalanced=completion.rebalanced,
-            error=completion.error,
-            ext={**asked.ext, **completion.ext},
-        )
-        written = self.history.add(op)
+        written = self.history.add(completion.op(asked, *self.history.next()))
         client.asked = None
-        self._last[op.process] = written
+        self._last[written.process] = written
         self._processes.completed(written)
         self.workload.completed(written)
-        if op.type is Type.INFO:
+        if written.type is Type.INFO:
             self._forget(client)
 
     def _forget(self, client: _Client) -> None:
@@ -443,9 +544,9 @@ class _Going:
         return [client.at for client in busy or clients]
 
     def _begin_act(self, act: Act) -> None:
-        fault = self._faults[act.fault]
+        its = self._faults[act.fault]
         ext = {str(Ext.PHASE): "start" if act.begins else "stop", "target": str(act.target)}
-        self._begin(act.fault, ext, (lambda: fault.begin(act)) if act.begins else fault.end)
+        self._begin(act.fault, ext, (lambda: its.begin(act)) if act.begins else its.end)
 
     def _begin(self, f: str, ext: Mapping[str, Any], action: Callable[[], Told]) -> None:
         self._act = self.history.write(NEMESIS, Type.INVOKE, f, ext=ext)
@@ -466,7 +567,8 @@ class _Going:
         ext = {**asked.ext, **told.ext, "value": list(told.hit)}
         if asked.ext.get(Ext.PHASE) == "start" and not told.hit:
             del ext[str(Ext.PHASE)]  # nobody was there to be hit: no fault is in force
-        self.history.add(replace(asked, type=Type.INFO, error=error, ext=ext))
+        index, now_ns = self.history.next()
+        self.history.add(replace(asked, index=index, time_ns=now_ns, type=Type.INFO, error=error, ext=ext))
         more = [f"{name} {value}" for name, value in told.ext.items()]
         words = [asked.f, str(asked.ext.get(Ext.PHASE, "")), *map(str, told.hit), *more, error.partition("\n")[0]]
         self._listener.fault(" ".join(filter(None, words)))
@@ -490,12 +592,40 @@ class _Going:
             self._probe = self._pool.submit(probes.watermarks, self.system.bootstrap, newest)
 
     def close(self) -> None:
+        if self._shards is not None:
+            self._shards.close()
         for client in list(self._clients.values()):
             self._forget(client)
         self._selector.close()
         self._is_healing.set()
         heal(self._faults.values())
         self.history.writer.flush()
+
+
+def options_of(
+    plan: Plan, system: System, needs: Needs, client: str, thread: int, process: int, fetch_bytes: int
+) -> Options:
+    """Of a process's client."""
+    known = clients.client_of(client)
+    return Options(
+        driver=known.driver,
+        bootstrap=system.clients_bootstrap,
+        transactional_id=plan.transactional_id(thread, process),
+        group=f"{plan.topic_prefix}{plan.seed}{needs.group}",
+        isolation=plan.isolation,
+        transaction_timeout_ms=plan.patience_ms,
+        poll_s=plan.poll_s,
+        producer=plan.producer_settings(client),
+        plain_producer=PLAIN if needs.has_plain_producer and known.has_retries else {},
+        consumer=plan.consumer_settings(
+            client,
+            {"max.partition.fetch.bytes": fetch_bytes, **needs.consumer},
+            speaks_kip848=needs.speaks_kip848 and system.has_kip848,
+        ),
+        has_generation=needs.has_generation,
+        aborts_after_timeout=plan.aborts_after_timeout,
+        rewinds=plan.rewinds,
+    )
 
 
 def _wait_until_whole(bootstrap: str, topics: Sequence[str]) -> bool:

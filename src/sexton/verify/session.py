@@ -17,15 +17,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from sexton.history.op import UNKNOWN, Ext, F, MicroOp, Poll, Record, Send, Span, Type
+from sexton.errors import SextonError
+from sexton.history.op import UNKNOWN, Ext, F, MicroOp, Op, Poll, Record, Send, Span, Type
+from sexton.verify import scanning
 from sexton.verify.clients.base import ABORT, FATAL, FENCED, RETRY, Consumer, Failure, Frozen, Place, Producer, Refused
 from sexton.verify.clients.base import Settings as ClientSettings
-from sexton.verify.generator import Ask
+from sexton.verify.generator import NTH_REPLICA, Ask
 from sexton.verify.outcomes import is_refused
-from sexton.verify.reading import ID_HEADER, Reading, asked, encoded
+from sexton.verify.reading import POLL_S, Reading, asked, content_of
 
 READ_ALL_S: Final = 30.0
 """For a fresh consumer to read logs from their start to their end. Half of it where it has waited for a transaction."""
+
+SCAN_S: Final = 15.0
+"""The same through one replica, which may be away."""
 
 TOPIC_EXISTS: Final = 36
 
@@ -59,6 +64,12 @@ class Options:
     """Whether a commit that was not answered in time is followed by an abort, as Java's documentation long said."""
     rewinds: bool = True
     """Whether the consumer goes back after an operation that failed."""
+    poll_s: float = POLL_S
+    """How long a poll waits for something."""
+    plain_producer: ClientSettings = field(default_factory=dict)
+    """Beside `producer`, of what is sent without a transaction."""
+    has_generation: bool = True
+    """See `generator.Needs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +81,18 @@ class Completion:
     rebalanced: frozenset[int] = frozenset()
     error: str = ""
     ext: Mapping[str, Any] = field(default_factory=dict)
+
+    def op(self, asked: Op, index: int, time_ns: int) -> Op:
+        """The completion of this invocation."""
+        return Op(
+            *(index, time_ns, asked.process, self.type, asked.f, self.micro_ops or asked.micro_ops, asked.logs),
+            offsets=self.offsets,
+            spans=self.spans,
+            rebalanced=self.rebalanced,
+            error=self.error,
+            client=asked.client,
+            ext={**asked.ext, **self.ext},
+        )
 
 
 @dataclass(slots=True)
@@ -117,6 +140,8 @@ class Session:
         self._topics: set[str] = set()
         self._producers: dict[str, Producer] = {}
         """By transactional id."""
+        self._zombie: Producer | None = None
+        """In a transaction: one that has a successor."""
         self._failures_count = 0
         """Of transactions, since the last that did not fail."""
         self._reading: Reading | None = None
@@ -124,10 +149,8 @@ class Session:
 
     def do(self, ask: Ask, places: Mapping[int, Place], topics: Mapping[str, Topics]) -> Completion:
         """`places` and `topics` are those of logs that were not named before."""
-        self._places |= places
-        self._wanted |= topics
         try:
-            self._create_topics()
+            self.know(places, topics)
         except Refused as refused:
             return Completion(
                 type=Type.FAIL, micro_ops=ask.micro_ops, error=f"{refused.name}: the topic could not be created"
@@ -137,6 +160,8 @@ class Session:
                 done = self._read(ask)
             case F.TABLE:
                 return self._table(ask)
+            case F.SCAN:
+                return self._scan(ask)
             case F.COMMIT:
                 done = self._commit()
             case F.COMMITTED:
@@ -144,6 +169,19 @@ class Session:
             case _:
                 done = self._transaction(ask) if ask.ext.get("transaction") else self._plain(ask)
         return done if self._reading is None else replace(done, rebalanced=self._reading.take_moved())
+
+    def know(self, places: Mapping[int, Place], topics: Mapping[str, Topics]) -> None:
+        """Raises Refused if a topic cannot be made."""
+        self._places |= places
+        self._wanted |= topics
+        self._create_topics()
+
+    def end(self) -> None:
+        """Without notice, as far as that can be had of a client whose process goes on."""
+        for producer in list(self._producers.values()):
+            self._drop(producer)
+        if self._reading is not None:
+            self._reading.close()
 
     def _create_topics(self) -> None:
         missing = self._wanted.keys() - self._topics
@@ -184,7 +222,7 @@ class Session:
                 return Completion(type=Type.OK)
             if self._reading is None:
                 consumer = self._consumer(self._options.group)
-                self._reading = Reading(consumer, self._places, is_member=is_member)
+                self._reading = Reading(consumer, self._places, is_member=is_member, poll_s=self._options.poll_s)
             if is_member:
                 self._reading.subscribe(ask.logs)
             else:
@@ -220,6 +258,23 @@ class Session:
         finally:
             reading.close()
 
+    def _scan(self, ask: Ask) -> Completion:
+        """As a table is read, through a replica that is named, or chosen by number."""
+        places = {log: self._places[log] for log in ask.logs}
+        replica = ask.ext.get(Ext.REPLICA, UNKNOWN)
+        wanted = scanning.Wanted(places, replica, ask.ext.get(NTH_REPLICA, 0), ask.offsets)
+        try:
+            found = scanning.scan(self._options.bootstrap, wanted, self._options.isolation, SCAN_S)
+        except SextonError as error:
+            return Completion(type=Type.FAIL, error=str(error).partition("\n")[0])
+        return Completion(
+            type=Type.FAIL if found.error else Type.OK,
+            micro_ops=(Poll({log: tuple(records) for log, records in found.records.items() if records}),),
+            spans=found.spans,
+            error=found.error.partition("\n")[0],
+            ext={str(Ext.REPLICA): found.replica},
+        )
+
     # -- offsets of a group
 
     def _commit(self) -> Completion:
@@ -234,7 +289,7 @@ class Session:
             type_ = Type.FAIL if is_refused(failure) else Type.INFO
             return Completion(type=type_, offsets=offsets, error=str(failure), ext=self._grouped())
         # Asked for afterwards: a member that joined again meanwhile is not taken for one of an older generation.
-        generation = consumer.generation()
+        generation = consumer.generation() if self._options.has_generation else UNKNOWN
         told = {} if generation == UNKNOWN else {str(Ext.GENERATION): generation}
         return Completion(type=Type.OK, offsets=offsets, ext=self._grouped() | told)
 
@@ -271,7 +326,7 @@ class Session:
             return progress.completion(Type.OK)
         except Failure as failure:
             if failure.todo in (FENCED, FATAL):
-                self._drop("")
+                self._drop(self._producers.get(""))
             return progress.completion(Type.FAIL if is_refused(failure) else Type.INFO, str(failure))
 
     def _polled_and_committed(self, progress: Progress) -> Completion:
@@ -284,11 +339,13 @@ class Session:
         progress = Progress(list(ask.micro_ops))
         before = self._positions()
         has_tried_to_commit = False
+        producer: Producer | None = None
         try:
             producer = self._producer(self._options.transactional_id)
             producer.begin()
             for index in range(len(ask.micro_ops)):
                 _abort_if_intended(ask, index)
+                self._succeed_if_intended(ask, index)
                 if index:
                     time.sleep(ask.ext.get("sleep_ms", 0) / 1_000)
                 if isinstance(ask.micro_ops[index], Poll):
@@ -296,6 +353,8 @@ class Session:
                 else:
                     self._send(producer, progress, index)
             _abort_if_intended(ask, len(ask.micro_ops))
+            self._succeed_if_intended(ask, len(ask.micro_ops))
+            time.sleep(ask.ext.get("late_ms", 0) / 1_000)
             given = self._given if ask.f == F.EOS else self._now_given(progress)
             ends = given.ends if given is not None else {}
             if given is not None and ends:
@@ -306,15 +365,19 @@ class Session:
             return progress.completion(Type.OK, ext=self._grouped() | ({str(Ext.OFFSETS): ends} if ends else {}))
         except _IntendedAbort:
             type_, error = Type.FAIL, INTENDED
-            self._abort()
+            self._abort(producer)
         except Failure as failure:
-            is_aborted = self._aborts_after(failure, has_tried_to_commit) and self._abort()
-            is_certain = is_aborted or not has_tried_to_commit or is_refused(failure)
+            is_aborted = self._aborts_after(failure, has_tried_to_commit) and self._abort(producer)
+            # One that had its successor before it tried to commit: that one's coming has aborted the transaction.
+            is_fenced = failure.todo == FENCED and self._zombie is not None
+            is_certain = is_aborted or not has_tried_to_commit or is_refused(failure) or is_fenced
             type_, error = Type.FAIL if is_certain else Type.INFO, str(failure)
             self._failures_count += 1
             if not is_aborted or self._failures_count == FAILURES_MAX:
                 self._failures_count = 0
-                self._drop(self._options.transactional_id)
+                self._drop(producer)
+        finally:
+            self._bury()
         unwound = "" if ask.ext.get("stays") else self._rewind(None if ask.f == F.EOS else before)
         return progress.completion(Type.INFO if unwound else type_, error + unwound, self._grouped())
 
@@ -323,26 +386,23 @@ class Session:
             return self._options.aborts_after_timeout
         return failure.todo == ABORT
 
-    def _abort(self) -> bool:
+    def _abort(self, producer: Producer | None) -> bool:
         """Whether it was acknowledged. A producer that cannot abort is not used again: the next one with its id does
         so, or time does."""
+        if producer is None:
+            return False
         try:
-            self._producers[self._options.transactional_id].abort()
+            producer.abort()
         except Failure:
-            self._drop(self._options.transactional_id)
+            self._drop(producer)
             return False
         return True
 
     def _send(self, producer: Producer, progress: Progress, index: int) -> None:
         send = progress.micro_ops[index]
         assert isinstance(send, Send)
-        value = encoded(send.value)
-        producer.send(
-            *self._places[send.log],
-            [None if send.is_tombstone else value],
-            None if send.key == UNKNOWN else encoded(send.key),
-            [(ID_HEADER, value)] if send.is_tombstone else [],
-        )
+        value, key, headers = content_of(send)
+        producer.send(*self._places[send.log], [value], key, headers)
         (offset,) = producer.flush()
         progress.micro_ops[index] = send._replace(offset=offset)
 
@@ -355,22 +415,37 @@ class Session:
     def _producer(self, transactional_id: str) -> Producer:
         if transactional_id not in self._producers:
             options = self._options
+            settings = options.producer if transactional_id else {**options.producer, **options.plain_producer}
             made: Producer = self._driver.Producer(
-                options.bootstrap, transactional_id, options.transaction_timeout_ms, options.producer
+                options.bootstrap, transactional_id, options.transaction_timeout_ms, settings
             )
             self._producers[transactional_id] = made
             try:
                 made.init()
             except Failure as failure:
-                self._drop(transactional_id)
+                self._drop(made)
                 raise Failure(FATAL, failure.name, failure.message) from None
         return self._producers[transactional_id]
 
-    def _drop(self, transactional_id: str) -> None:
-        producer = self._producers.pop(transactional_id, None)
-        if producer is not None:
+    def _succeed_if_intended(self, ask: Ask, index: int) -> None:
+        """The producer's id goes to a new one, as when a supervisor takes it for dead. It goes on, and must be
+        fenced."""
+        if ask.ext.get("succeeded_after") == index:
+            self._zombie = self._producers.pop(self._options.transactional_id)
+            self._producer(self._options.transactional_id)
+
+    def _drop(self, producer: Producer | None) -> None:
+        """The next one with its id is a new one."""
+        for name in [name for name, each in self._producers.items() if each is producer]:
             with suppress(Exception):
-                producer.close()
+                self._producers.pop(name).close()
+
+    def _bury(self) -> None:
+        """Whatever came of it."""
+        zombie, self._zombie = self._zombie, None
+        if zombie is not None:
+            with suppress(Exception):
+                zombie.close()
 
     def _positions(self) -> dict[int, int]:
         return {} if self._reading is None else dict(self._reading.positions)

@@ -32,7 +32,14 @@ SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgres"
 METASTORES: Final = (SQLITE, POSTGRES)
 REPLICAS: Final = 3
-SETTINGS: Final = {"auto.create.topics.enable": False}
+SETTINGS: Final[Settings] = {
+    "auto.create.topics.enable": False,
+    # With KIP-848 brokers say when a member is missed: as soon as clients say so with the classic protocol.
+    "group.consumer.session.timeout.ms": 6_000,
+    "group.consumer.min.session.timeout.ms": 6_000,
+    "group.consumer.heartbeat.interval.ms": 300,
+    "group.consumer.min.heartbeat.interval.ms": 300,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,8 @@ class System:
     """None: a file, or none of Sexton's."""
     proxy: Proxy | None = None
     """Between clients and brokers, if something between them is to go wrong."""
+    has_kip848: bool = True
+    """Whether members of groups may speak the new protocol."""
 
     @property
     def clients_bootstrap(self) -> str:
@@ -97,7 +106,16 @@ def running(
         if is_compacting and isinstance(cluster, SextonCluster):
             compactor = stack.enter_context(CompactorProcess(cluster.metastore_url, directory, "--nice", "0"))
         coordination = {"compaction.coordination": "independent"} if name == INDEPENDENT else {}
-        yield System(name, cluster.bootstrap, min(REPLICAS, nodes), cluster, coordination, compactor, server)
+        yield System(
+            name=name,
+            bootstrap=cluster.bootstrap,
+            replication=min(REPLICAS, nodes),
+            cluster=cluster,
+            topic_settings=coordination,
+            compactor=compactor,
+            metastore=server,
+            has_kip848=probes.has_kip848(cluster.bootstrap),
+        )
 
 
 def _postgres(network: Network | None) -> AbstractContextManager[Postgres]:
@@ -107,4 +125,5 @@ def _postgres(network: Network | None) -> AbstractContextManager[Postgres]:
 
 
 def existing(bootstrap: str) -> System:
-    return System(bootstrap, bootstrap, min(REPLICAS, probes.brokers_count(bootstrap)))
+    replication = min(REPLICAS, len(probes.broker_ids(bootstrap)))
+    return System(bootstrap, bootstrap, replication, has_kip848=probes.has_kip848(bootstrap))

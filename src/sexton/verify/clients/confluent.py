@@ -204,6 +204,41 @@ class Producer:
             self._producer.flush(0)
 
 
+class Sending:
+    """An idempotent producer with which several send at once: each is told what came of its own record, when `poll` is
+    called."""
+
+    def __init__(self, bootstrap: str, settings: Settings) -> None:
+        defaults: dict[str, Any] = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        self._producer = ConfluentProducer({**defaults, **QUIET, **settings_of(settings)})
+
+    def send(
+        self,
+        place: Place,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        done: Callable[[int | Failure], None],
+    ) -> None:
+        def delivered(error: KafkaError | None, message: Any) -> None:
+            done(message.offset() if error is None else failure_of(error))
+
+        topic, partition = place
+        try:
+            self._producer.produce(topic, value, key, partition, delivered, headers=list(headers))
+        except (KafkaException, BufferError) as raised:
+            error = raised.args[0] if isinstance(raised, KafkaException) else None
+            done(failure_of(error) if error is not None else Failure(RETRY, "_QUEUE_FULL", str(raised)))
+
+    def poll(self, timeout_s: float) -> None:
+        self._producer.poll(timeout_s)
+
+    def close(self) -> None:
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.flush(0)
+
+
 class Consumer:
     def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None:
         wanted = settings_of(settings)

@@ -24,6 +24,8 @@ JAVA_PREFIX: Final = f"{JAVA}-"
 FRANZ_GO: Final = "franz-go"
 
 _GROUP: Final[Settings] = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
+PLAIN: Final[Settings] = {"enable.idempotence": False, "retries": 0}
+KIP848: Final[Settings] = {"group.protocol": "consumer"}
 _PATIENCE: Final[Settings] = {"request.timeout.ms": 3_000}
 
 
@@ -39,6 +41,10 @@ class Known:
     """How its producer is made to give up soon on an answer that does not come, and to ask again."""
     joins: bool = True
     """Whether its driver can be a member of a group."""
+    has_kip848: bool = False
+    """Whether it can join a group by the new protocol."""
+    has_retries: bool = False
+    """Whether its producer can be told not to send anything twice: without idempotence that makes duplicates."""
     copies: bool = True
     """Whether its producer tells the coordinator which member of a group it commits offsets for (KIP-447)."""
     reads_emptied_markers: bool = True
@@ -53,6 +59,8 @@ CLIENTS: Final[Mapping[str, Known]] = {
         producer={"reconnect.backoff.max.ms": 1_000},
         consumer={**_GROUP, "reconnect.backoff.max.ms": 1_000, "enable.partition.eof": True},
         impatient={"socket.timeout.ms": IMPATIENCE_MS},
+        has_kip848=True,
+        has_retries=False,  # 2.16.1: with retries=0, too, it sends again what NOT_LEADER_OR_FOLLOWER came back for
     ),
     "aiokafka": Known(
         "aio",
@@ -69,6 +77,7 @@ CLIENTS: Final[Mapping[str, Known]] = {
         producer={**_PATIENCE, "delivery.timeout.ms": 10_000},
         consumer={**_GROUP, "request.timeout.ms": 10_000},
         impatient={"request.timeout.ms": IMPATIENCE_MS},
+        has_retries=True,
         reads_emptied_markers=False,  # 3.0.12: StopIteration raised unpacking messageset
     ),
     JAVA: Known(
@@ -81,6 +90,8 @@ CLIENTS: Final[Mapping[str, Known]] = {
             "reconnect.backoff.max.ms": 1_000,
         },
         impatient={"request.timeout.ms": IMPATIENCE_MS},
+        has_kip848=True,
+        has_retries=True,
     ),
     FRANZ_GO: Known(
         "franz",
@@ -89,6 +100,14 @@ CLIENTS: Final[Mapping[str, Known]] = {
         reads_emptied_markers=False,  # nothing tells its driver that the position has moved over them
     ),
 }
+
+
+def consumer_settings(name: str, *, speaks_kip848: bool) -> Settings:
+    """With KIP-848 it is for brokers to say when a member is missed, and clients refuse to be told."""
+    known = client_of(name)
+    if not speaks_kip848 or not known.has_kip848:
+        return known.consumer
+    return {**{each: value for each, value in known.consumer.items() if each not in _GROUP}, **KIP848}
 
 
 def installed(*, has_emptied_markers: bool, has_members: bool = False, has_copiers: bool = False) -> Sequence[str]:

@@ -12,7 +12,7 @@ to choose by.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -95,3 +95,34 @@ def _subset(kinds: Sequence[Kind], rng: random.Random, *, may_be_calm: bool) -> 
     if is_calm or not kinds:
         return []
     return rng.sample(kinds, rng.randint(1, len(kinds)))
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A fault from its beginning to its end."""
+
+    number: int
+    """By when it begins."""
+    begin: Act
+    end: Act
+
+
+def episodes(acts: Sequence[Act]) -> list[Episode]:
+    ends = {id(begin): end for begin, end in _pairs(acts)}
+    begins = [act for act in acts if act.begins]
+    return [Episode(number, begin, ends[id(begin)]) for number, begin in enumerate(begins)]
+
+
+def _pairs(acts: Sequence[Act]) -> Iterator[tuple[Act, Act]]:
+    in_force: dict[str, Act] = {}
+    for act in acts:
+        if act.begins:
+            in_force[act.fault] = act
+        else:
+            yield in_force.pop(act.fault), act
+
+
+def without(acts: Sequence[Act], left_out: Collection[int]) -> list[Act]:
+    """Those of all other episodes, in their order."""
+    gone = {id(act) for each in episodes(acts) if each.number in left_out for act in (each.begin, each.end)}
+    return [act for act in acts if id(act) not in gone]

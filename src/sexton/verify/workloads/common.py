@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 
 from sexton.history.op import UNKNOWN, F, Op, Poll, Send, Type
-from sexton.verify.generator import Ask
+from sexton.verify.generator import Ask, Needs
 
 
 class Ends:
@@ -27,7 +28,11 @@ class Ends:
                 self._raise(micro_op.log, micro_op.offset)
 
     def _raise(self, log: int, offset: int) -> None:
-        self._ends[log] = max(self._ends.get(log, 0), offset + 1)
+        self.reach(log, offset + 1)
+
+    def reach(self, log: int, end: int) -> None:
+        """Everything below this end is known to be written."""
+        self._ends[log] = max(self._ends.get(log, 0), end)
 
     def final(self, f: F) -> Ask:
         """Reads all logs from their beginnings to these ends: with polls, or as a table is read."""
@@ -53,6 +58,28 @@ class Parts:
     def completed(self, op: Op) -> None:
         if op.type is Type.INFO:
             self._of.pop(op.process, None)
+
+
+def abort_after(rng: random.Random, steps_count: int, abort_p: float) -> dict[str, int]:
+    """Before each step, and once more before the commit, a transaction may be aborted on purpose."""
+    for step in range(steps_count + 1):
+        if rng.random() < abort_p:
+            return {"abort_after": step}
+    return {}
+
+
+class Protocols:
+    """Which members of a group speak the protocol of KIP-848, by the seed: none, some, or all. With some, the group is
+    one that is being moved from the classic protocol to the new one, or back."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._share = rng.choice((0.0, 0.5, 1.0))
+
+    def needs(self, needs: Needs) -> Needs:
+        """Of one more member."""
+        speaks = self._rng.random() < self._share
+        return needs._replace(speaks_kip848=speaks, has_generation=self._share == 0)
 
 
 class Values:

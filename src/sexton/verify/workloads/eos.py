@@ -15,7 +15,7 @@ from typing import Final
 
 from sexton.history.op import UNKNOWN, F, Log, Op, Poll, Type
 from sexton.verify.generator import Ask, Needs, Topic
-from sexton.verify.workloads.common import Ends, Parts, Values
+from sexton.verify.workloads.common import Ends, Parts, Protocols, Values
 
 SENDS, COPIES, READS = "sends", "copies", "reads"
 
@@ -41,6 +41,7 @@ class Eos:
         self._inputs = tuple(range(options.logs))
         self._outputs = tuple(range(options.logs, 2 * options.logs))
         self._parts = Parts((COPIES, SENDS, COPIES, READS))
+        self._protocols = Protocols(rng)
         self._known: set[int] = set()
         self._given: dict[int, tuple[tuple[int, int], ...]] = {}
         """By copier: log and value of what it was given and has not copied yet."""
@@ -60,7 +61,9 @@ class Eos:
         return Topic(self._options.logs)
 
     def needs(self, process: int) -> Needs:
-        return Needs(f"-{self._parts.of(process)}", {"max.poll.records": POLL_RECORDS})
+        part = self._parts.of(process)
+        needs = Needs(f"-{part}", {"max.poll.records": POLL_RECORDS})
+        return self._protocols.needs(needs) if part == COPIES else needs
 
     def next(self, process: int) -> Ask:
         part = self._parts.of(process)

@@ -1,7 +1,8 @@
 """Consumer groups: members join, poll, commit, leave, and die.
 
-All members read one topic. Every second one is static: it has a name in its group that its successor inherits, so that
-the group keeps its logs for it. Each poll begins where the group stands, or where the member's last one ended; each
+All members read one topic. By the seed none, some or all of them join by the protocol of KIP-848, the others by the
+classic one. Every second one is static: it has a name in its group that its successor inherits, so that the group keeps
+its logs for it. Each poll begins where the group stands, or where the member's last one ended; each
 commits now and then what it has read. Nothing that lies below a committed offset may have been given to nobody
 (group-skip), a committed offset does not go back, and who is not a member any more commits nothing (zombie-commit).
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from sexton.history.op import F, Log, Op, Poll, Type
 from sexton.verify.generator import Ask, Needs, Topic
-from sexton.verify.workloads.common import Ends, Parts, Values
+from sexton.verify.workloads.common import Ends, Parts, Protocols, Values
 
 SENDS, READS = "sends", "reads"
 
@@ -35,6 +36,7 @@ class Groups:
         self._options = options
         self._rng = rng
         self._parts = Parts((READS, SENDS, READS))
+        self._protocols = Protocols(rng)
         self._members: set[int] = set()
         self._seats: dict[int, int] = {}
         """By process that reads; of one that is gone, its successor takes the seat."""
@@ -53,12 +55,14 @@ class Groups:
 
     def needs(self, process: int) -> Needs:
         settings: dict[str, str | int | bool] = {"max.poll.records": 20}
+        needs = Needs("-groups", settings)
         if self._parts.of(process) == READS:
             seat = min(set(range(len(self._seats) + 1)) - set(self._seats.values()))
             self._seats[process] = seat
             if seat % 2:
                 settings["group.instance.id"] = f"seat-{seat}"
-        return Needs("-groups", settings)
+            needs = self._protocols.needs(needs)
+        return needs
 
     def next(self, process: int) -> Ask:
         options, logs = self._options, tuple(range(self._options.logs))

@@ -16,7 +16,7 @@ from sexton.verify.workloads.early_read import EarlyRead, EarlyReadOptions
 from sexton.verify.workloads.eos import Eos, EosOptions
 from sexton.verify.workloads.groups import Groups, GroupsOptions
 from sexton.verify.workloads.mixed import Mixed
-from sexton.verify.workloads.queue import Queue, QueueOptions
+from sexton.verify.workloads.queue import ABORT_P, SENDS_PER_LOG_MAX, Queue, QueueOptions
 from sexton.verify.workloads.table import Table, TableOptions
 
 QUEUE: Final = "queue"
@@ -39,6 +39,10 @@ class Asked:
     """Whether compacted topics forget what is deleted as soon as can be."""
     expected: str = ""
     """Of `abort`: where consumers must stand after one. Nothing: it is only counted."""
+    sends_per_log_max: int = SENDS_PER_LOG_MAX
+    """Of `queue`: then a log is left for a new one."""
+    abort_p: float = ABORT_P
+    """Of `queue` and `table`: that a transaction is aborted on purpose, at each of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +63,21 @@ def _queue(asked: Asked, rng: random.Random) -> Workload:
         is_transactional=asked.is_transactional,
         uses_subscribe=SUBSCRIBE in asked.ways,
         uses_assign=ASSIGN in asked.ways,
+        sends_per_log_max=asked.sends_per_log_max,
+        abort_p=asked.abort_p,
     )
     return Queue(options, rng)
 
 
 def _table(asked: Asked, rng: random.Random) -> Workload:
-    # No client can be told which replica it is to read from, so nobody is asked for a scan.
-    options = TableOptions(is_transactional=asked.is_transactional, scan_p=0, forgets_at_once=asked.forgets_at_once)
+    options = TableOptions(
+        is_transactional=asked.is_transactional, forgets_at_once=asked.forgets_at_once, abort_p=asked.abort_p
+    )
     return Table(options, rng)
 
 
 def _register(asked: Asked, rng: random.Random) -> Workload:
-    options = TableOptions(logs=2, keys=5, scan_p=0, transaction_p=1, delete_p=0, table_p=0.2, reads_all_logs=True)
+    options = TableOptions(logs=2, keys=5, scan_p=0.05, transaction_p=1, delete_p=0, table_p=0.2, reads_all_logs=True)
     return Table(options, rng)
 
 

@@ -14,8 +14,11 @@ from typing import Final
 
 from sexton.history.op import UNKNOWN, F, Log, MicroOp, Op, Poll, Send, Type
 from sexton.verify.generator import Ask, Needs, Topic
+from sexton.verify.workloads.common import Protocols, abort_after
 
 PARTITIONS_PER_TOPIC: Final = 2
+SENDS_PER_LOG_MAX: Final = 1024
+ABORT_P: Final = 0.1
 REASSIGN_P: Final = 1 / 64
 UNSEEN_P: Final = 1 / 3
 """Of the times that a process is given other logs: how often those are among them of which not all was read."""
@@ -27,11 +30,11 @@ class QueueOptions:
     uses_subscribe: bool = False
     uses_assign: bool = True
     active_logs: int = 10
-    sends_per_log_max: int = 1024
+    sends_per_log_max: int = SENDS_PER_LOG_MAX
     micro_ops_max: int = 4
     """In a transaction."""
-    abort_p: float = 0.1
-    """That a transaction is aborted on purpose."""
+    abort_p: float = ABORT_P
+    """That a transaction is aborted on purpose, at each of its steps."""
 
 
 def topic_of(log: int, prefix: str = "t") -> tuple[str, int]:
@@ -52,6 +55,7 @@ class Queue:
         """Processes that have something to read."""
         self._sent: dict[int, int] = {}
         self._polled: dict[int, int] = {}
+        self._protocols = Protocols(rng) if options.uses_subscribe else None
 
     @property
     def logs(self) -> dict[int, Log]:
@@ -69,7 +73,7 @@ class Queue:
         return Topic(PARTITIONS_PER_TOPIC)
 
     def needs(self, process: int) -> Needs:
-        return Needs()
+        return Needs() if self._protocols is None else self._protocols.needs(Needs())
 
     def next(self, process: int) -> Ask:
         if process not in self._known or self._rng.random() < REASSIGN_P:
@@ -78,9 +82,7 @@ class Queue:
         if not self._options.is_transactional:
             return _tagged((self._micro_op(),))
         micro_ops = tuple(self._micro_op() for _ in range(self._rng.randint(1, self._options.micro_ops_max)))
-        ext: dict[str, int | bool] = {"transaction": True}
-        if self._rng.random() < self._options.abort_p:
-            ext["abort_after"] = self._rng.randint(0, len(micro_ops))
+        ext = {"transaction": True, **abort_after(self._rng, len(micro_ops), self._options.abort_p)}
         return _tagged(micro_ops)._replace(ext=ext)
 
     def _reading(self) -> Ask:
