@@ -132,9 +132,6 @@ class View:
     calls: Sequence[Call]
     """Of clients, by the index of their completion."""
     nemesis: Sequence[Op] = field(default_factory=tuple)
-    tombstones_gone: Mapping[int, Mapping[int, int]] | None = None
-    """By log and value: when at the latest somebody had passed a tombstone without being given it. None if nobody has
-    looked yet."""
 
     @cached_property
     def by_process(self) -> Mapping[int, Sequence[Call]]:

@@ -4,7 +4,7 @@
     census    one task per bundle           which calls sent several records, and which were read
     judge     one task per bundle           what is wrong in one log, and each log's half of what takes several
     answer    one task per bundle           the other halves, if any log asked for them
-    conclude  the driver                    cycles, and what is taken from the reference
+    conclude  the driver                    the halves together, cycles, and what brokers say of themselves
 
 Rows in the shuffle are few and large: one per range and bundle, with arrays as payload. The judgement does not depend
 on how many ranges, bundles and tasks there are. Parquet and EDN are judged by the driver alone.
@@ -24,8 +24,8 @@ from pyspark import RDD, Broadcast, SparkContext
 from sexton.checker.allowed import Model
 from sexton.checker.kernels import judge as judging
 from sexton.checker.kernels.bundle import Bundle, Question
-from sexton.checker.kernels.part import part
-from sexton.checker.kernels.whole import Whole, group_logs, whole_of
+from sexton.checker.kernels.exts import SENT, sent_of
+from sexton.checker.kernels.whole import Whole, whole_of
 from sexton.checker.verdict import Judgement
 from sexton.checker.view import Options
 from sexton.errors import CorruptHistoryError, EnvironmentFailure
@@ -63,7 +63,6 @@ class Operations:
     number: int
     ops: bytes
     strings: list[str]
-    group_logs: set[int]
     cut_off_bytes: int
     is_readable: bool = True
     not_seen: str = ""
@@ -77,6 +76,8 @@ class Records:
     number: int
     mops: bytes
     spans: bytes
+    sent: bytes
+    """As `exts.SENT`."""
 
 
 def check(
@@ -103,16 +104,14 @@ def check(
     )
     operations = sorted(shuffled.filter(_is_operations).values().collect(), key=lambda some: some.number)
     ops = _checked(found, operations)
-    in_groups = {log for some in operations for log in some.group_logs}
-    whole = whole_of(ops, run_of(found, ops), options or Options(), in_groups)
+    whole = whole_of(ops, run_of(found, ops), options or Options())
     with _Job(context, shuffled, whole) as job:
         whole = judging.counted(whole, job.run(Bundle.census, is_counted=False))
     with _Job(context, shuffled, whole) as job:
         outcomes = job.run(Bundle.judge)
         question = judging.question_of(outcomes)
         answers = job.run(partial(_answer, question)) if question is not None else []
-    mops, spans = _rows_of(shuffled, whole)
-    return judging.conclude(ops, whole, outcomes, answers, part(ops, mops, spans, whole), model, ignore)
+    return judging.conclude(ops, whole, outcomes, answers, model, ignore)
 
 
 def _ranges(path: Path, range_bytes: int) -> Iterator[Range]:
@@ -134,18 +133,17 @@ def _flatten(path: str, bundle_count: int, some: Range) -> Iterator[_Row]:
     try:
         flat = flatten.flatten_lines(_piece(path, some), order)
     except CorruptHistoryError:
-        yield _OPERATIONS, Operations(some.number, b"", [""], set(), 0, is_readable=False)
+        yield _OPERATIONS, Operations(some.number, b"", [""], 0, is_readable=False)
         return
     except OSError as error:
-        yield _OPERATIONS, Operations(some.number, b"", [""], set(), 0, is_readable=False, not_seen=str(error.strerror))
+        yield _OPERATIONS, Operations(some.number, b"", [""], 0, is_readable=False, not_seen=str(error.strerror))
         return
-    strings, cut_off_bytes = list(flat.strings), order.notes.cut_off_bytes
-    yield _OPERATIONS, Operations(some.number, flat.ops.tobytes(), strings, group_logs(flat), cut_off_bytes)
-    mop_bundle, span_bundle = flat.mops["log"] % bundle_count, flat.spans["log"] % bundle_count
+    yield _OPERATIONS, Operations(some.number, flat.ops.tobytes(), list(flat.strings), order.notes.cut_off_bytes)
+    tables = [(rows, rows["log"] % bundle_count) for rows in (flat.mops, flat.spans, sent_of(flat))]
     for bundle in range(bundle_count):
-        mops, spans = flat.mops[mop_bundle == bundle], flat.spans[span_bundle == bundle]
-        if len(mops) or len(spans):
-            yield bundle, Records(some.number, mops.tobytes(), spans.tobytes())
+        found = [rows[place == bundle].tobytes() for rows, place in tables]
+        if any(found):
+            yield bundle, Records(some.number, *found)
 
 
 def _piece(path: str, some: Range) -> Piece:
@@ -204,38 +202,17 @@ def _run(
     broadcast: Broadcast[Whole], do: Callable[[Bundle], _Result], is_counted: bool, rows: Iterable[_Row]
 ) -> Iterator[_Result]:
     whole = broadcast.value
-    yield do(Bundle(whole, *_joined(rows), whole.is_read if is_counted else None))
+    mops, spans, sent = _joined(rows)
+    yield do(Bundle(whole, mops, spans, whole.is_read if is_counted else None, sent))
 
 
 def _answer(question: Question, bundle: Bundle) -> Any:
     return bundle.answer(question)
 
 
-def _joined(rows: Iterable[_Row]) -> tuple[Rows, Rows]:
-    """In the order of the history, whatever order they come in."""
+def _joined(rows: Iterable[_Row]) -> tuple[Rows, Rows, Rows]:
+    """Mops, spans, sent: in the order of the history, whatever order they come in."""
     some: list[Records] = sorted((it for _, it in rows if isinstance(it, Records)), key=lambda it: it.number)
     mops = np.frombuffer(b"".join(it.mops for it in some), MOPS)
-    return mops, np.frombuffer(b"".join(it.spans for it in some), SPANS)
-
-
-def _rows_of(shuffled: RDD[_Row], whole: Whole) -> tuple[Rows, Rows]:
-    """Of special logs."""
-    if not whole.special:
-        return np.zeros(0, MOPS), np.zeros(0, SPANS)
-    found = shuffled.mapPartitions(partial(_only, np.array(sorted(whole.special), np.int64))).collect()
-    mops = np.frombuffer(b"".join(mops for mops, _ in found), MOPS)
-    spans = np.frombuffer(b"".join(spans for _, spans in found), SPANS)
-    return _sorted(mops), _sorted(spans)
-
-
-def _only(logs: Any, rows: Iterable[_Row]) -> Iterator[tuple[bytes, bytes]]:
-    mops, spans = _joined(rows)
-    yield mops[np.isin(mops["log"], logs)].tobytes(), spans[np.isin(spans["log"], logs)].tobytes()
-
-
-def _sorted(rows: Rows) -> Rows:
-    """As in the history: by operation, and in it by micro-operation and record."""
-    if rows.dtype == SPANS:
-        return rows[np.lexsort((rows["log"], rows["op"]))]
-    is_record = rows["mop"] >= 0
-    return rows[np.lexsort((rows["seq"], rows["mop"], np.where(is_record, 0, rows["kind"]), rows["op"]))]
+    spans = np.frombuffer(b"".join(it.spans for it in some), SPANS)
+    return mops, spans, np.frombuffer(b"".join(it.sent for it in some), SENT)

@@ -14,38 +14,22 @@ from sexton.checker import reference
 from sexton.checker.allowed import Model, allowed
 from sexton.checker.cycles import cycles_of
 from sexton.checker.evidence import Finding
-from sexton.checker.kernels import writes
+from sexton.checker.kernels import groups, writes
 from sexton.checker.kernels.bundle import Answer, Bundle, Census, Outcome, Question
 from sexton.checker.kernels.columns import unique
+from sexton.checker.kernels.copies import found_in_copies
 from sexton.checker.kernels.cycles import ArrayGraph, Dependencies
+from sexton.checker.kernels.exts import sent_of
 from sexton.checker.kernels.found import Found, merged
-from sexton.checker.kernels.part import Part, part
 from sexton.checker.kernels.verdict import obligations
-from sexton.checker.kernels.whole import Whole, group_logs, whole_of
+from sexton.checker.kernels.whole import Whole, probes_of, whole_of
 from sexton.checker.verdict import Judgement, judgement
-from sexton.checker.view import Options
+from sexton.checker.view import Options, View
 from sexton.history.flat import FlatHistory
 from sexton.history.op import Run
 
-BY_REFERENCE: Final = (
-    "committed-too-far",
-    "group-skip",
-    "offset-went-back",
-    "zombie-commit",
-    "eos-duplicate",
-    "eos-loss",
-    "watermark-went-back",
-    "watermark-went-back-at-failover",
-    "lost-key",
-    "stale-value",
-    "resurrected-key",
-    "slow-reader",
-    "aborted-in-table",
-    "reappeared",
-    "replicas-disagree",
-    "table-drift",
-)
-"""What is taken from the reference, of compacted logs, those that groups read, and those of exactly-once copiers."""
+BY_REFERENCE: Final = ("watermark-went-back", "watermark-went-back-at-failover")
+"""What brokers say of themselves: they are asked every so often, however many operations there are."""
 
 
 def judge(
@@ -56,15 +40,14 @@ def judge(
     options: Options | None = None,
 ) -> Judgement:
     """The history must have pairs."""
-    whole = whole_of(flat, run, options or Options(), group_logs(flat))
+    whole = whole_of(flat, run, options or Options())
+    sent = sent_of(flat)
     whole = counted(whole, [Bundle(whole, flat.mops, flat.spans).census()])
-    bundle = Bundle(whole, flat.mops, flat.spans, whole.is_read)
+    bundle = Bundle(whole, flat.mops, flat.spans, whole.is_read, sent)
     outcomes = [bundle.judge()]
     question = question_of(outcomes)
     answers = [bundle.answer(question)] if question is not None else []
-    logs = np.array(sorted(whole.special), np.int64)
-    mops, spans = (rows[np.isin(rows["log"], logs)] for rows in (flat.mops, flat.spans))
-    return conclude(flat, whole, outcomes, answers, part(flat, mops, spans, whole), model, ignore)
+    return conclude(flat, whole, outcomes, answers, model, ignore)
 
 
 def counted(whole: Whole, censuses: Sequence[Census]) -> Whole:
@@ -93,42 +76,37 @@ def conclude(
     whole: Whole,
     outcomes: Sequence[Outcome],
     answers: Sequence[Answer],
-    some: Part,
     model: Model = Model.KAFKA,
     ignore: frozenset[str] = frozenset(),
 ) -> Judgement:
-    """Of `ops` only operations are used. `some` has the special logs."""
-    some = replace(some, tombstones_gone=_tombstones_gone(outcomes))
+    """Of `ops` only operations are used."""
+    probes = probes_of(ops, whole)
     found: dict[str, list[Found]] = defaultdict(list)
     for outcome in outcomes:
         for name, a_part in outcome.found:
             found[name].append(a_part)
-    for name, a_part in (*_by_reference(some), *_of_several_logs(whole, outcomes, answers)):
+    for name, a_part in (*_by_reference(probes), *_of_several_logs(whole, outcomes, answers)):
         found[name].append(a_part)
     found["realtime-lag"] = [_worst_lag(found["realtime-lag"])]
     evidence_max = whole.options.evidence_max
     all_found = [merged(name, parts, evidence_max) for name, parts in sorted(found.items())]
     findings: list[Finding] = [finding for finding in all_found if finding.count]
-    return judgement(findings, model, allowed(whole.view, model, ignore), obligations(ops, whole, outcomes, some))
+    return judgement(findings, model, allowed(whole.view, model, ignore), obligations(ops, whole, outcomes, probes))
 
 
-def _tombstones_gone(outcomes: Sequence[Outcome]) -> dict[int, dict[int, int]]:
-    found: dict[int, dict[int, int]] = defaultdict(dict)
-    for log, value, gone_ns in _all(outcomes, "tombstones_gone").tolist():
-        found[log][value] = gone_ns
-    return found
-
-
-def _by_reference(some: Part) -> Iterator[tuple[str, Found]]:
+def _by_reference(probes: View) -> Iterator[tuple[str, Found]]:
     for name in BY_REFERENCE:
-        cases = list(reference.CHECKS[name](some))
+        cases = list(reference.CHECKS[name](probes))
         yield name, Found(len(cases), cases)
 
 
 def _of_several_logs(
     whole: Whole, outcomes: Sequence[Outcome], answers: Sequence[Answer]
 ) -> Iterator[tuple[str, Found]]:
-    index = whole.calls["index"]
+    index, evidence_max = whole.calls["index"], whole.options.evidence_max
+    yield "zombie-commit", groups.zombie_commit(whole.calls, whole.exts, evidence_max)
+    made, taken = ([it for outcome in outcomes for it in getattr(outcome, name)] for name in ("made", "taken"))
+    yield from found_in_copies(whole.run, index, made, taken, evidence_max)
     yield "precommitted-read", writes.precommitted_read(index, _all(outcomes, "own"))
     if answers:
         seen = np.concatenate([answer.seen for answer in answers])

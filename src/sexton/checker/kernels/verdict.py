@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from sexton.checker.kernels.bundle import Outcome
 
 
-def obligations(ops: FlatHistory, whole: Whole, outcomes: Sequence[Outcome], some: View) -> Iterator[Obligation]:
-    """`some`: what is compacted, and all probes."""
+def obligations(ops: FlatHistory, whole: Whole, outcomes: Sequence[Outcome], probes: View) -> Iterator[Obligation]:
     is_ok, is_fail = whole.calls["type"] == Type.OK, whole.calls["type"] == Type.FAIL
     sends_something = whole.send_count > 0
     yield Obligation("a record was sent", bool(np.any(is_ok & sends_something)))
@@ -36,11 +35,11 @@ def obligations(ops: FlatHistory, whole: Whole, outcomes: Sequence[Outcome], som
         is_committed = is_transaction & is_ok & sends_something
         yield Obligation("a transaction was committed", bool(np.any(is_committed)))
         yield Obligation("a transaction was aborted", bool(np.any(is_transaction & is_fail)))
-    if some.run.workload == "table":
+    if probes.run.workload == "table":
         removed = any(outcome.was_removed for outcome in outcomes)
         tombstones = any(outcome.was_tombstone_removed for outcome in outcomes)
-        yield from compaction(some, removed=removed, tombstones=tombstones)
-    if some.run.workload == "groups":
+        yield from compaction(probes, removed=removed, tombstones=tombstones)
+    if probes.run.workload == "groups":
         yield Obligation("a group was rebalanced", any(outcome.was_rebalanced for outcome in outcomes))
     yield from _faults(whole)
 

@@ -75,11 +75,37 @@ def after_string(data: Bytes, position: int) -> int:
 
 @kernel
 def after_object(data: Bytes, position: int) -> int:
-    """Returns the position after any object that is not nested too deeply."""
-    if data[position] != 123:
+    return after_nested(data, position) if data[position] == 123 else BAD
+
+
+@kernel
+def after_value(data: Bytes, position: int) -> int:
+    if position < 0:
         return BAD
+    is_nested = data[position] == 123 or data[position] == 91
+    return after_nested(data, position) if is_nested else after_scalar(data, position)
+
+
+@kernel
+def after_scalar(data: Bytes, position: int) -> int:
+    byte = data[position]
+    if byte == 34:
+        return after_string(data, position + 1)
+    if byte == 110:
+        return expect(data, position, NULL)
+    if byte == 116:
+        return expect(data, position, TRUE)
+    if byte == 102:
+        return expect(data, position, FALSE)
+    return after_number(data, position)
+
+
+@kernel
+def after_nested(data: Bytes, position: int) -> int:
+    """Returns the position after any object or list that is not nested too deeply; `position` is that of its
+    bracket."""
     is_map = np.zeros(DEPTH_MAX, np.bool_)
-    is_map[0] = True
+    is_map[0] = data[position] == 123
     depth = 1
     is_first = True
     position += 1
@@ -97,29 +123,19 @@ def after_object(data: Bytes, position: int) -> int:
         if is_map[depth - 1]:
             if data[position] != 34:
                 return BAD
-            position = after_string(data, position + 1)
-            position = after_byte(data, position, 58)
+            position = after_byte(data, after_string(data, position + 1), 58)
             if position < 0:
                 return BAD
         byte = data[position]
-        is_first = False
-        if byte == 123 or byte == 91:
-            if depth == DEPTH_MAX:
-                return BAD
+        is_first = byte == 123 or byte == 91
+        if not is_first:
+            position = after_scalar(data, position)
+        elif depth == DEPTH_MAX:
+            return BAD
+        else:
             is_map[depth] = byte == 123
             depth += 1
             position += 1
-            is_first = True
-        elif byte == 34:
-            position = after_string(data, position + 1)
-        elif byte == 110:
-            position = expect(data, position, NULL)
-        elif byte == 116:
-            position = expect(data, position, TRUE)
-        elif byte == 102:
-            position = expect(data, position, FALSE)
-        else:
-            position = after_number(data, position)
         if position < 0:
             return BAD
     return position
