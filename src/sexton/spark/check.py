@@ -13,7 +13,7 @@ on how many ranges, bundles and tasks there are. Parquet and EDN are judged by t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -93,7 +93,8 @@ def check(
     found = history_at(path)
     if found.suffix != ".jsonl":
         loaded = load(found)
-        return judging.judge(loaded.history, loaded.run, model, ignore, options)
+        judgement = judging.judge(loaded.history, loaded.run, model, ignore, options)
+        return replace(judgement, notes=loaded.notes.to_json())
     ranges = list(_ranges(found, range_bytes))
     # A task that judges a bundle has as much to hold as one that flattens a range.
     bundle_count = bundle_count or max(context.defaultParallelism, len(ranges))
@@ -103,7 +104,8 @@ def check(
         .partitionBy(bundle_count, partial(_place, bundle_count))
     )
     operations = sorted(shuffled.filter(_is_operations).values().collect(), key=lambda some: some.number)
-    ops = _checked(found, operations)
+    order = Order(str(found))
+    ops = _checked(found, operations, order)
     whole = whole_of(ops, run_of(found, ops), options or Options())
     with _Job(context, shuffled, whole) as job:
         whole = judging.counted(whole, job.run(Bundle.census, is_counted=False))
@@ -111,7 +113,8 @@ def check(
         outcomes = job.run(Bundle.judge)
         question = judging.question_of(outcomes)
         answers = job.run(partial(_answer, question)) if question is not None else []
-    return judging.conclude(ops, whole, outcomes, answers, model, ignore)
+    judgement = judging.conclude(ops, whole, outcomes, answers, model, ignore)
+    return replace(judgement, notes=order.notes.to_json())
 
 
 def _ranges(path: Path, range_bytes: int) -> Iterator[Range]:
@@ -163,8 +166,8 @@ def _piece(path: str, some: Range) -> Piece:
     return Piece(data + rest, start, is_last=is_last)
 
 
-def _checked(path: Path, operations: Iterable[Operations]) -> FlatHistory:
-    """All operations, with pairs. Raises CorruptHistoryError and NotAHistoryError."""
+def _checked(path: Path, operations: Iterable[Operations], order: Order) -> FlatHistory:
+    """All operations, with pairs; `order` has the notes. Raises CorruptHistoryError and NotAHistoryError."""
     found = list(operations)
     for some in found:
         if some.not_seen:
@@ -173,7 +176,6 @@ def _checked(path: Path, operations: Iterable[Operations]) -> FlatHistory:
     if not all(some.is_readable for some in found):
         load(path)
         raise CorruptHistoryError("it changed while it was read", str(path))
-    order = Order(str(path))
     order.notes.cut_off_bytes = max(some.cut_off_bytes for some in found)
     no_rows = np.zeros(0, MOPS), np.zeros(0, SPANS)
     pieces = [FlatHistory(np.frombuffer(some.ops, OPS), *no_rows, some.strings) for some in found]

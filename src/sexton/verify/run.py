@@ -119,8 +119,10 @@ def check(path: Path, model: Model, ignore: frozenset[str]) -> Judgement:
     """Whatever a person names as a history."""
     loaded = load(path)
     if len(loaded.history.ops) <= PLAIN_OPS_MAX:
-        return reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
-    return kernels.judge(loaded.history, loaded.run, model, ignore)
+        judgement = reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
+    else:
+        judgement = kernels.judge(loaded.history, loaded.run, model, ignore)
+    return replace(judgement, notes=loaded.notes.to_json())
 
 
 def report(directory: Path) -> Path:
