@@ -9,13 +9,9 @@ import pytest
 from sexton.checker import reference
 from sexton.checker.allowed import Model
 from sexton.checker.kernels import whole as whole_module
-from sexton.checker.kernels.bundle import Bundle
-from sexton.checker.kernels.exts import sent_of
-from sexton.checker.kernels.judge import conclude, counted, judge, question_of
-from sexton.checker.kernels.whole import whole_of
+from sexton.checker.kernels.judge import judge
 from sexton.checker.planted import correct
 from sexton.checker.sabotage import PLANS, sabotage
-from sexton.checker.verdict import Judgement
 from sexton.checker.view import Options
 from sexton.history.flat import FlatHistory, from_ops, paired, to_ops
 from sexton.history.op import NEMESIS, F, Log, Op, Run
@@ -40,20 +36,10 @@ def check(flat: FlatHistory, run: Run, options: Options | None = None, model: Mo
         assert finding == other
     assert found.canonical() == expected.canonical()
     for count in (2, 5):
-        assert in_bundles(flat, run, options, model, count).canonical() == expected.canonical()
-
-
-def in_bundles(flat: FlatHistory, run: Run, options: Options | None, model: Model, count: int) -> Judgement:
-    """By the same steps as on Spark."""
-    whole = whole_of(flat, run, options or Options())
-    tables = flat.mops, flat.spans, sent_of(flat)
-    parts = [[rows[rows["log"] % count == bundle] for rows in tables] for bundle in reversed(range(count))]
-    whole = counted(whole, [Bundle(whole, mops, spans).census() for mops, spans, _ in parts])
-    bundles = [Bundle(whole, mops, spans, whole.is_read, sent) for mops, spans, sent in parts]
-    outcomes = [bundle.judge() for bundle in bundles]
-    question = question_of(outcomes)
-    answers = [bundle.answer(question) for bundle in bundles] if question is not None else []
-    return conclude(flat, whole, outcomes, answers, model)
+        assert judge(flat, run, model, options=options, bundle_count=count).canonical() == expected.canonical()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole_module, "PART_MAX", 2)  # as in a long history: each bundle knows its own calls only
+        assert judge(flat, run, model, options=options, bundle_count=3).canonical() == expected.canonical()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -48,7 +48,7 @@ def test_results_do_not_depend_on_how_it_is_cut(spark: SparkSession, tmp_path: P
 def test_a_history_that_executors_cannot_see_is_told_apart_from_one_that_is_corrupt(tmp_path: Path) -> None:
     history = correct(1)
     path = written(tmp_path / "run", list(history.ops), history.run)
-    unseen = Operations(0, b"", [""], 0, is_readable=False, not_seen="No such file or directory")
+    unseen = Operations(0, 0, b"", [""], 0, is_readable=False, not_seen="No such file or directory")
     rows = list(_flatten(str(tmp_path / "elsewhere"), 2, Range(0, 0, 100, is_last=True)))
     assert rows == [(-1, unseen)]
     with pytest.raises(EnvironmentFailure, match="an executor cannot read it: No such file or directory"):

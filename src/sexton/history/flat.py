@@ -273,7 +273,7 @@ class Numbering:
     def of(self, piece: FlatHistory) -> tuple[Rows, Rows, Rows]:
         """Returns ops, mops and spans."""
         ops, mops, spans = _joined([piece.ops]), piece.mops, piece.spans
-        numbers = np.array([self.strings.setdefault(text, len(self.strings)) for text in piece.strings], np.int32)
+        numbers = self.of_strings(piece.strings)
         for name in TEXTS:
             ops[name] = numbers[ops[name]]
         if piece.log_names or piece.value_names:
@@ -282,6 +282,10 @@ class Numbering:
             _rename(spans["log"], piece.log_names, self.logs)
             _rename(mops["value"], piece.value_names, self.values)
         return ops, mops, spans
+
+    def of_strings(self, strings: Sequence[str]) -> npt.NDArray[np.int32]:
+        """By the numbers that they have in a piece."""
+        return np.array([self.strings.setdefault(text, len(self.strings)) for text in strings], np.int32)
 
 
 def concat(pieces: Sequence[FlatHistory]) -> FlatHistory:

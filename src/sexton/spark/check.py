@@ -4,6 +4,7 @@
     census    one task per bundle           which calls sent several records, and which were read
     judge     one task per bundle           what is wrong in one log, and each log's half of what takes several
     answer    one task per bundle           the other halves, if any log asked for them
+    explain   one task per bundle           what relates calls that are in a cycle, if any are
     conclude  the driver                    the halves together, cycles, and what brokers say of themselves
 
 Rows in the shuffle are few and large: one per range and bundle, with arrays as payload. The judgement does not depend
@@ -19,18 +20,19 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from pyspark import RDD, Broadcast, SparkContext
 
 from sexton.checker.allowed import Model
 from sexton.checker.kernels import judge as judging
-from sexton.checker.kernels.bundle import Bundle, Question
+from sexton.checker.kernels.bundle import Bundle
 from sexton.checker.kernels.exts import SENT, sent_of
-from sexton.checker.kernels.whole import Whole, whole_of
+from sexton.checker.kernels.whole import Whole, told_of, whole_of
 from sexton.checker.verdict import Judgement
 from sexton.checker.view import Options
 from sexton.errors import CorruptHistoryError, EnvironmentFailure
 from sexton.history import flatten
-from sexton.history.flat import MOPS, OPS, SPANS, FlatHistory, Rows, concat, with_pairs
+from sexton.history.flat import MOPS, OPS, SPANS, TEXTS, FlatHistory, Numbering, Rows, with_pairs
 from sexton.history.flatten import LineNumbers, Piece
 from sexton.history.lines import LINE_BYTES_MAX
 from sexton.history.load import history_at, load, run_of
@@ -61,7 +63,9 @@ class Operations:
     """Of a range. One that cannot be read has none: whoever reads the whole file will say why."""
 
     number: int
+    op_count: int
     ops: bytes
+    """See `_packed`."""
     strings: list[str]
     cut_off_bytes: int
     is_readable: bool = True
@@ -106,14 +110,14 @@ def check(
     operations = sorted(shuffled.filter(_is_operations).values().collect(), key=lambda some: some.number)
     order = Order(str(found))
     ops = _checked(found, operations, order)
+    del operations
     whole = whole_of(ops, run_of(found, ops), options or Options())
+    told = told_of(ops, whole)
+    del ops  # as large as all that is known of calls
+    with _Job(context, shuffled, whole, is_counted=False) as job:
+        whole = judging.counted(whole, job.each(Bundle.census))
     with _Job(context, shuffled, whole) as job:
-        whole = judging.counted(whole, job.run(Bundle.census, is_counted=False))
-    with _Job(context, shuffled, whole) as job:
-        outcomes = job.run(Bundle.judge)
-        question = judging.question_of(outcomes)
-        answers = job.run(partial(_answer, question)) if question is not None else []
-    judgement = judging.conclude(ops, whole, outcomes, answers, model, ignore)
+        judgement = judging.conclude(whole, told, job.each, model, ignore)
     return replace(judgement, notes=order.notes.to_json())
 
 
@@ -136,12 +140,13 @@ def _flatten(path: str, bundle_count: int, some: Range) -> Iterator[_Row]:
     try:
         flat = flatten.flatten_lines(_piece(path, some), order)
     except CorruptHistoryError:
-        yield _OPERATIONS, Operations(some.number, b"", [""], 0, is_readable=False)
+        yield _OPERATIONS, Operations(some.number, 0, b"", [""], 0, is_readable=False)
         return
     except OSError as error:
-        yield _OPERATIONS, Operations(some.number, b"", [""], 0, is_readable=False, not_seen=str(error.strerror))
+        yield _OPERATIONS, Operations(some.number, 0, b"", [""], 0, is_readable=False, not_seen=str(error.strerror))
         return
-    yield _OPERATIONS, Operations(some.number, flat.ops.tobytes(), list(flat.strings), order.notes.cut_off_bytes)
+    packed, strings = _packed(flat.ops), list(flat.strings)
+    yield _OPERATIONS, Operations(some.number, len(flat.ops), packed, strings, order.notes.cut_off_bytes)
     tables = [(rows, rows["log"] % bundle_count) for rows in (flat.mops, flat.spans, sent_of(flat))]
     for bundle in range(bundle_count):
         found = [rows[place == bundle].tobytes() for rows, place in tables]
@@ -177,17 +182,46 @@ def _checked(path: Path, operations: Iterable[Operations], order: Order) -> Flat
         load(path)
         raise CorruptHistoryError("it changed while it was read", str(path))
     order.notes.cut_off_bytes = max(some.cut_off_bytes for some in found)
-    no_rows = np.zeros(0, MOPS), np.zeros(0, SPANS)
-    pieces = [FlatHistory(np.frombuffer(some.ops, OPS), *no_rows, some.strings) for some in found]
+    ops = np.zeros(sum(some.op_count for some in found), OPS)
+    numbering = Numbering()
+    start = 0
+    for some in found:
+        _unpack(some, ops[start : start + some.op_count], numbering)
+        start += some.op_count
+    flat = FlatHistory(ops, np.zeros(0, MOPS), np.zeros(0, SPANS), list(numbering.strings))
     with path.open("rb") as file:
-        return with_pairs(concat(pieces), order, LineNumbers(file))
+        return with_pairs(flat, order, LineNumbers(file))
+
+
+_RISING: Final = ("index", "time_ns", "line_offset")
+_PACKED: Final = (*_RISING, "process", "f", "ext", "type")
+"""What a verdict depends on, and where lines begin, for errors. Other columns stay empty."""
+
+
+def _packed(ops: Rows) -> bytes:
+    """A column after the other, compressed: a tenth. All travel to the driver, which takes a gigabyte of results."""
+    columns = (np.diff(ops[name], prepend=0) if name in _RISING else ops[name] for name in _PACKED)
+    packed: bytes = pa.compress(b"".join(column.tobytes() for column in columns), "zstd", asbytes=True)
+    return packed
+
+
+def _unpack(some: Operations, ops: Rows, numbering: Numbering) -> None:
+    size = sum(ops.dtype[name].itemsize for name in _PACKED) * len(ops)
+    data = pa.decompress(some.ops, size, "zstd", asbytes=True)
+    numbers = numbering.of_strings(some.strings)
+    place = 0
+    for name in _PACKED:
+        column = np.frombuffer(data, ops.dtype[name], len(ops), place)
+        place += column.nbytes
+        ops[name] = np.cumsum(column) if name in _RISING else numbers[column] if name in TEXTS else column
 
 
 class _Job:
     """Runs something over all bundles, each of which gets what must be known of the whole."""
 
-    def __init__(self, context: SparkContext, shuffled: RDD[_Row], whole: Whole) -> None:
+    def __init__(self, context: SparkContext, shuffled: RDD[_Row], whole: Whole, *, is_counted: bool = True) -> None:
         self._shuffled = shuffled
+        self._is_counted = is_counted
         self._whole: Broadcast[Whole] = context.broadcast(whole)
 
     def __enter__(self) -> _Job:
@@ -196,8 +230,8 @@ class _Job:
     def __exit__(self, *_: object) -> None:
         self._whole.destroy()
 
-    def run(self, do: Callable[[Bundle], _Result], is_counted: bool = True) -> list[_Result]:
-        return self._shuffled.mapPartitions(partial(_run, self._whole, do, is_counted)).collect()
+    def each(self, do: Callable[[Bundle], _Result]) -> list[_Result]:
+        return self._shuffled.mapPartitions(partial(_run, self._whole, do, self._is_counted)).collect()
 
 
 def _run(
@@ -205,11 +239,7 @@ def _run(
 ) -> Iterator[_Result]:
     whole = broadcast.value
     mops, spans, sent = _joined(rows)
-    yield do(Bundle(whole, mops, spans, whole.is_read if is_counted else None, sent))
-
-
-def _answer(question: Question, bundle: Bundle) -> Any:
-    return bundle.answer(question)
+    yield do(Bundle(whole, mops, spans, sent, is_counted=is_counted))
 
 
 def _joined(rows: Iterable[_Row]) -> tuple[Rows, Rows, Rows]:

@@ -168,10 +168,11 @@ class Columns:
     """Of some logs or of all: rows of `mops` and `spans` of others are not there."""
 
     def __init__(
-        self, calls: Rows, mops: Rows, spans: Rows, is_read: Bools | None = None, sent: Rows | None = None
+        self, calls: Rows, end_ns: int, mops: Rows, spans: Rows, is_read: Bools | None = None, sent: Rows | None = None
     ) -> None:
-        """`is_read`: of calls, if it is known from all logs. `sent`: see `exts.SENT`."""
+        """`end_ns`: of the whole history. `is_read`: of calls, if known from all logs. `sent`: see `exts.SENT`."""
         self.calls = calls
+        self.end_of_all_ns = end_ns
         self._is_read = is_read
         self.index: Longs = np.ascontiguousarray(calls["index"])
         self.type = np.ascontiguousarray(calls["type"])
@@ -290,10 +291,6 @@ class Columns:
     def is_certain(self) -> Bools:
         found: Bools = self.is_ok | ((self.type == Type.INFO) & self.is_read)
         return found
-
-    @cached_property
-    def end_of_all_ns(self) -> int:
-        return int(self.calls["time_ns"].max()) if len(self.calls) else 0
 
     # -- the order of each log
 

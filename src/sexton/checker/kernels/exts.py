@@ -50,6 +50,18 @@ class Exts:
     begins_anew: Bools
     replica: Ints
 
+    def of(self, calls: Longs) -> Exts:
+        """Of some calls."""
+        return Exts(
+            self.groups,
+            self.group[calls],
+            self.generation[calls],
+            self.has_generation[calls],
+            self.is_reset[calls],
+            self.begins_anew[calls],
+            self.replica[calls],
+        )
+
 
 SENT: Final = np.dtype([("op", np.int64), ("offset", np.int64), ("log", np.int32)], align=True)
 """Offsets that transactions sent for their groups: a row for each log."""
