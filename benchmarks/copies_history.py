@@ -59,7 +59,8 @@ class _World:
             if process in asked:
                 text, records = self._complete(process, *asked.pop(process))
             asked[process] = self._ask(process)
-            yield text + self._line(process, "invoke", asked[process][0], "[]"), records
+            f = asked[process][0]
+            yield text + self._line(process, "invoke", f, "{}" if f == "committed" else "[]"), records
         for process, (f, pair) in asked.items():
             yield self._complete(process, f, pair)
         yield from self._final_reads()
@@ -68,8 +69,7 @@ class _World:
         """A pair has one copier at a time, as a group's member has its partitions."""
         if process >= ACTIVE_PAIRS:
             return "send", 0
-        behind = [pair for pair in self._active if pair % ACTIVE_PAIRS == process]
-        return ("eos", behind[0]) if behind else ("committed", process)
+        return ("committed" if self._rng.random() < 0.05 else "eos"), self._active[process]
 
     def _complete(self, process: int, f: str, pair: int) -> tuple[str, int]:
         if f == "send":
