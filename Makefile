@@ -94,7 +94,7 @@ bench-transactions: ## Transactions beside Apache Kafka, with one broker and wit
 	@$(BIN)/python -m benchmarks.transactions
 
 .PHONY: bench-check
-bench-check: ## The judge of histories: 100 k and a million operations, beside the plain reference
+bench-check: ## The judge of histories: 100 k and a million operations of three workloads, beside the plain reference
 	@scripts/setup test
 	@$(BIN)/python -m benchmarks.check
 

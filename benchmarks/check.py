@@ -1,11 +1,13 @@
 """The judge of histories: seconds and peak memory by size, beside the plain reference.
 
-    python -m benchmarks.check [--ops 100000 1000000] [--reference 20000] [--cores 2] [--keep DIR]
+    python -m benchmarks.check [--ops 100000 1000000] [--kinds queue table eos] [--judges spark arrays]
+                               [--reference 20000] [--cores 2] [--keep DIR]
 
 Each line judges a `history.jsonl` (`histories.py`) in a process of its own, all in: the start of Python, Spark and its
 JVM, reading, flattening, judging. `arrays` is one process without Spark; `reference` is the named peer, plain Python
 over the same history as far as it can: its seconds and memory are for its own size. The ratio of each line is that of
-its seconds to those of the line before, of the same judge: ten times the operations should take at most eleven.
+its seconds to those of the line before, of the same judge and kind: ten times the operations should take at most
+eleven.
 """
 
 from __future__ import annotations
@@ -49,11 +51,11 @@ def _arrays(path: Path, cores: int) -> str:
 
 def _reference(path: Path, cores: int) -> str:
     from sexton.checker.reference import judge
+    from sexton.history import run
     from sexton.history.lines import from_line
-    from sexton.history.op import Run
 
-    with path.open("rb") as file:
-        return judge(map(from_line, file), Run()).verdict
+    with (path / "history.jsonl").open("rb") as file:
+        return judge(map(from_line, file), run.read(path).run).verdict
 
 
 JUDGES: Final[dict[str, Callable[[Path, int], str]]] = {
@@ -77,6 +79,8 @@ def measured(judge: str, path: Path, cores: int) -> tuple[float, int]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ops", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--kinds", nargs="+", choices=histories.KINDS, default=list(histories.KINDS))
+    parser.add_argument("--judges", nargs="+", choices=JUDGES, default=["spark", "arrays"])
     parser.add_argument("--reference", type=int, default=20_000)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--keep", type=Path)
@@ -86,25 +90,25 @@ def main() -> None:
     if options.judge:
         print(JUDGES[options.judge](options.path, options.cores))
         return
+    plan = [(judge, kind, size) for kind in options.kinds for judge in options.judges for size in options.ops]
+    plan += [("reference", kind, options.reference) for kind in options.kinds if options.reference]
     with tempfile.TemporaryDirectory() as temporary:
-        _compare(options.keep or Path(temporary), options.ops, options.reference, options.cores)
+        _compare(options.keep or Path(temporary), plan, options.cores)
 
 
-def _compare(directory: Path, sizes: list[int], reference_size: int, cores: int) -> None:
-    table = Table("judge", "operations", "records", "seconds", "peak MB", "ratio", "operations/s")
-    plan = [(judge, size) for judge in ("spark", "arrays") for size in sizes] + [("reference", reference_size)]
-    before: dict[str, float] = {}
-    records: dict[int, int] = {}
-    for judge, size in plan:
-        path = directory / str(size) / "history.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if size not in records:
-            records[size] = histories.write(path, size)
+def _compare(directory: Path, plan: list[tuple[str, str, int]], cores: int) -> None:
+    table = Table("history", "judge", "operations", "records", "seconds", "ratio", "peak MB", "operations/s")
+    before: dict[tuple[str, str], float] = {}
+    records: dict[tuple[str, int], int] = {}
+    for judge, kind, size in plan:
+        path = directory / f"{kind}-{size}"
+        if (kind, size) not in records:
+            records[kind, size] = histories.write(path, kind, size)
         seconds, peak_bytes = measured(judge, path, cores)
-        ratio = f"{seconds / before[judge]:.1f}" if judge in before else ""
-        before[judge] = seconds
-        numbers = f"{seconds:.1f}", f"{peak_bytes >> 20:,}", ratio, f"{size / seconds:,.0f}"
-        table.add_row(judge, f"{size:,}", f"{records[size]:,}", *numbers)
+        ratio = f"{seconds / before[judge, kind]:.1f}" if (judge, kind) in before else ""
+        before[judge, kind] = seconds
+        numbers = f"{seconds:.1f}", ratio, f"{peak_bytes >> 20:,}", f"{size / seconds:,.0f}"
+        table.add_row(kind, judge, f"{size:,}", f"{records[kind, size]:,}", *numbers)
     Console().print(table)
 
 

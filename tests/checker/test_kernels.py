@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import pytest
 
 from sexton.checker import reference
 from sexton.checker.allowed import Model
-from sexton.checker.kernels.bundle import Bundle
-from sexton.checker.kernels.judge import conclude, counted, judge, question_of
-from sexton.checker.kernels.part import part
-from sexton.checker.kernels.whole import group_logs, whole_of
+from sexton.checker.kernels import whole as whole_module
+from sexton.checker.kernels.judge import judge
 from sexton.checker.planted import correct
 from sexton.checker.sabotage import PLANS, sabotage
-from sexton.checker.verdict import Judgement
 from sexton.checker.view import Options
 from sexton.history.flat import FlatHistory, from_ops, paired, to_ops
-from sexton.history.op import Log, Op, Run
-from tests.checker.test_odd_histories import nonsense
+from sexton.history.op import NEMESIS, F, Log, Op, Run
+from tests.checker.test_odd_histories import about_tables, nonsense
 
 LOGS = {
     0: Log("plain", 0),
@@ -40,24 +36,10 @@ def check(flat: FlatHistory, run: Run, options: Options | None = None, model: Mo
         assert finding == other
     assert found.canonical() == expected.canonical()
     for count in (2, 5):
-        assert in_bundles(flat, run, options, model, count).canonical() == expected.canonical()
-
-
-def in_bundles(flat: FlatHistory, run: Run, options: Options | None, model: Model, count: int) -> Judgement:
-    """By the same steps as on Spark."""
-    whole = whole_of(flat, run, options or Options(), group_logs(flat))
-    rows = [
-        (flat.mops[flat.mops["log"] % count == bundle], flat.spans[flat.spans["log"] % count == bundle])
-        for bundle in reversed(range(count))
-    ]
-    whole = counted(whole, [Bundle(whole, *some).census() for some in rows])
-    bundles = [Bundle(whole, *some, whole.is_read) for some in rows]
-    outcomes = [bundle.judge() for bundle in bundles]
-    question = question_of(outcomes)
-    answers = [bundle.answer(question) for bundle in bundles] if question is not None else []
-    logs = sorted(whole.special)
-    mops, spans = (rows[np.isin(rows["log"], logs)] for rows in (flat.mops, flat.spans))
-    return conclude(flat, whole, outcomes, answers, part(flat, mops, spans, whole), model)
+        assert judge(flat, run, model, options=options, bundle_count=count).canonical() == expected.canonical()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole_module, "PART_MAX", 2)  # as in a long history: each bundle knows its own calls only
+        assert judge(flat, run, model, options=options, bundle_count=3).canonical() == expected.canonical()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -92,3 +74,41 @@ def test_nonsense(seed: int) -> None:
     check(flattened(nonsense(seed)), run, model=Model.STRICT)
     run = Run(is_read_committed=bool(seed % 2), logs={log: Log("plain", log) for log in range(3)})
     check(flattened(nonsense(seed)), run, Options(ww_deps=False, patience_ms=0, evidence_max=2))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nonsense_about_tables_and_groups(seed: int) -> None:
+    check_about_tables(seed)
+
+
+@pytest.mark.soak
+def test_nonsense_about_tables_and_groups_in_many() -> None:
+    for seed in range(60, 2_000):
+        check_about_tables(seed)
+
+
+def check_about_tables(seed: int) -> None:
+    logs = {
+        0: Log("table", 0, is_compacted=True, delete_retention_ms=0, is_retained=seed % 4 == 2),
+        1: Log("table", 1, is_compacted=True),
+        2: Log("out", 0, eos_input=(0, 1)),
+    }
+    if seed % 4 == 1:
+        logs = {0: Log("in", 0), 1: Log("out", 0, eos_input=(0,)), 2: Log("out", 1, eos_input=(0, 1))}
+    run = Run(workload="table", logs=logs, clock_skew_ms=0, is_read_committed=seed % 5 != 0)
+    check(flattened(about_tables(seed)), run, Options(evidence_max=(2, 1_000)[seed % 2]), Model.STRICT)
+
+
+@pytest.mark.parametrize("name", ["stale-value", "group-skip", "eos-loss"])
+def test_no_operation_of_a_client_becomes_a_python_object(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """But for those that ask brokers what they say of themselves."""
+    history = sabotage(name, 1).history
+    made: list[Op] = []
+
+    def counted_to_ops(flat: FlatHistory) -> list[Op]:
+        made.extend(to_ops(flat))
+        return made[-len(flat.ops) :] if len(flat.ops) else []
+
+    monkeypatch.setattr(whole_module, "to_ops", counted_to_ops)
+    judge(flattened(history.ops), history.run)
+    assert {(op.process, op.f) for op in made if op.process != NEMESIS and op.f != F.DEBUG} == set()

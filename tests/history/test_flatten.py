@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 
 from sexton.errors import SextonError
-from sexton.history import edn, flatten, kernels, lines
+from sexton.history import edn, flatten, lines
 from sexton.history.edn import Names
 from sexton.history.flat import Kind, to_ops
 from sexton.history.flatten import Piece, flatten_lines, read_edn, read_lines
+from sexton.history.kernels import tables
 from sexton.history.lines import to_line
 from sexton.history.op import NEMESIS, F, Op, Poll, Record, Run, Send, Type
 from sexton.history.order import Notes, Order
@@ -74,7 +75,7 @@ def written(ops: list[Op]) -> bytes:
 
 def test_kinds_are_those_of_the_flat_format() -> None:
     names = ("SEND", "POLL", "NOTHING", "LOG", "OFFSET", "REBALANCED")
-    assert [getattr(kernels, name) for name in names] == [Kind[name] for name in names]
+    assert [getattr(tables, name) for name in names] == [Kind[name] for name in names]
 
 
 def test_what_we_write_is_not_left_to_the_plain_reader(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,16 +10,18 @@ from pyspark.sql import SparkSession
 from sexton.checker import reference
 from sexton.checker.planted import correct
 from sexton.checker.sabotage import sabotage
-from sexton.errors import CorruptHistoryError, EnvironmentFailure
+from sexton.errors import CorruptHistoryError, EnvironmentFailure, NotAHistoryError
 from sexton.history import run
 from sexton.history.lines import from_line, to_line
 from sexton.history.op import Op, Run
+from sexton.history.order import Order
 from sexton.history.run import Description
 from sexton.spark.check import Operations, Range, _checked, _flatten, check
+from tests.history import test_bad_input as bad_input
 
 pytestmark = pytest.mark.spark
 
-CUTS = ((1, 1 << 30), (2, 99_991), (7, 50_021))
+CUTS = ((1, 1 << 30), (2, 99_991), (7, 50_021), (64, 30_011))
 """Bundles, and bytes of a range."""
 
 
@@ -30,7 +32,9 @@ def written(directory: Path, ops: list[Op], a_run: Run) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("name", ["torn-transaction", "fractured-read", "stale-value"])
+@pytest.mark.parametrize(
+    "name", ["torn-transaction", "fractured-read", "stale-value", "eos-loss", "group-skip", "replicas-disagree"]
+)
 def test_results_do_not_depend_on_how_it_is_cut(spark: SparkSession, tmp_path: Path, name: str) -> None:
     planted = sabotage(name, 1)
     path = written(tmp_path / name, list(planted.history.ops), planted.history.run)
@@ -44,11 +48,11 @@ def test_results_do_not_depend_on_how_it_is_cut(spark: SparkSession, tmp_path: P
 def test_a_history_that_executors_cannot_see_is_told_apart_from_one_that_is_corrupt(tmp_path: Path) -> None:
     history = correct(1)
     path = written(tmp_path / "run", list(history.ops), history.run)
-    unseen = Operations(0, b"", [""], set(), 0, is_readable=False, not_seen="No such file or directory")
+    unseen = Operations(0, 0, b"", [""], 0, is_readable=False, not_seen="No such file or directory")
     rows = list(_flatten(str(tmp_path / "elsewhere"), 2, Range(0, 0, 100, is_last=True)))
     assert rows == [(-1, unseen)]
     with pytest.raises(EnvironmentFailure, match="an executor cannot read it: No such file or directory"):
-        _checked(path / "history.jsonl", [unseen])
+        _checked(path / "history.jsonl", [unseen], Order("x"))
 
 
 def test_a_line_that_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -61,3 +65,36 @@ def test_a_line_that_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path
     (path / "history.jsonl").write_bytes(b"".join([*lines[:300], *lines[301:]]))
     with pytest.raises(CorruptHistoryError, match="line 301"):
         check(spark.sparkContext, path, bundle_count=2, range_bytes=10_000)
+
+
+@pytest.mark.parametrize(("spoil", "format_", "reason"), bad_input.ERRORS)
+def test_bad_input_is_the_same_error_as_without_spark(
+    spark: SparkSession, tmp_path: Path, spoil: bad_input.Spoil, format_: str, reason: str
+) -> None:
+    path = bad_input.written(tmp_path, format_, spoil(format_))
+    for range_bytes in (1 << 20, 100):
+        with pytest.raises(CorruptHistoryError) as raised:
+            check(spark.sparkContext, path, bundle_count=2, range_bytes=range_bytes)
+        assert str(raised.value).startswith(f"{path}, {reason}")
+
+
+@pytest.mark.parametrize(("spoil", "format_", "notes"), bad_input.COUNTED)
+def test_what_was_let_pass_is_told_as_without_spark(
+    spark: SparkSession, tmp_path: Path, spoil: bad_input.Spoil, format_: str, notes: dict[str, object]
+) -> None:
+    path = bad_input.written(tmp_path, format_, spoil(format_))
+    for range_bytes in (1 << 20, 100):
+        assert check(spark.sparkContext, path, bundle_count=2, range_bytes=range_bytes).notes == notes
+
+
+def test_an_empty_file_is_no_history(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(NotAHistoryError, match="there is no operation in it"):
+        check(spark.sparkContext, bad_input.written(tmp_path, "jsonl", []))
+
+
+def test_a_line_that_is_too_long_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    path = bad_input.written(tmp_path, "jsonl", bad_input.whole("jsonl"))
+    with path.open("r+b") as file:
+        file.truncate(200 << 20)
+    with pytest.raises(CorruptHistoryError, match="line 7: the line is longer than"):
+        check(spark.sparkContext, path)

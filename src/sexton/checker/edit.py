@@ -166,4 +166,6 @@ class Edit:
     def _add(self, process: int, type: Type, f: str, micro_ops: Sequence[MicroOp], more: Mapping[str, Any]) -> None:
         self.now_ns += 1_000_000
         index = len(self.ops)
-        self.ops[index] = Op(index, self.now_ns, process, type, f, tuple(micro_ops), **more)
+        self.ops[index] = Op(
+            index=index, time_ns=self.now_ns, process=process, type=type, f=f, micro_ops=tuple(micro_ops), **more
+        )

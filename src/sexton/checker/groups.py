@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sexton.checker.evidence import Case
 from sexton.checker.view import Call, View
-from sexton.history.op import UNKNOWN, Ext, F, Type
+from sexton.history.op import NAMES_OFFSETS, UNKNOWN, Ext, F, Type
 
 _GIVES = frozenset({F.POLL, F.TXN, F.EOS})
 
@@ -68,7 +68,7 @@ def groups(view: View) -> Sequence[Group]:
         name = str(call.op.ext.get(Ext.GROUP, ""))
         if not name or call.begin_ns == UNKNOWN:
             continue
-        offsets = call.op.offsets or view.by_log(call, Ext.OFFSETS)
+        offsets = call.op.offsets if call.op.f in NAMES_OFFSETS else view.by_log(call, Ext.OFFSETS)
         logs = {*call.op.spans, *call.polled, *offsets}
         if call.op.f in _GIVES and call.op.type is Type.INFO:
             logs |= {log for group, log in found if group == name}

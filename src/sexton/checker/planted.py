@@ -184,7 +184,9 @@ class _World:
 
     def _add(self, process: int, type: Type, f: str, *micro_ops: MicroOp, **more: Any) -> None:
         self.now_ns += 1_000
-        self.ops.append(Op(len(self.ops), self.now_ns, process, type, f, micro_ops, **more))
+        self.ops.append(
+            Op(index=len(self.ops), time_ns=self.now_ns, process=process, type=type, f=f, micro_ops=micro_ops, **more)
+        )
 
     def _new_send(self, log: int) -> Send:
         self.value += 1

@@ -216,8 +216,6 @@ def _kept_ns(view: View, log: int) -> int:
 
 def _tombstones_gone(view: View, log: int, removal: Removal) -> Mapping[int, int]:
     """By value: when at the latest a tombstone was gone, because somebody had passed it without being given it."""
-    if view.tombstones_gone is not None:
-        return view.tombstones_gone.get(log, {})
     found: dict[int, int] = {}
     for look, record in passed_without(view, log, removal):
         if record.send.is_tombstone:

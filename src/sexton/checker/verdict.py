@@ -4,7 +4,7 @@ only then true."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -46,6 +46,8 @@ class Judgement:
     allowed: Mapping[str, str]
     """Of what was found: why it is allowed."""
     obligations: Sequence[Obligation]
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What the history's reader let pass, if anything: it is not judged."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,6 +56,7 @@ class Judgement:
             "anomalies": [finding.to_json() for finding in self.findings],
             "allowed": dict(self.allowed),
             "obligations": [obligation.to_json() for obligation in self.obligations],
+            "notes": dict(self.notes),
         }
 
     def canonical(self) -> str:

@@ -132,9 +132,6 @@ class View:
     calls: Sequence[Call]
     """Of clients, by the index of their completion."""
     nemesis: Sequence[Op] = field(default_factory=tuple)
-    tombstones_gone: Mapping[int, Mapping[int, int]] | None = None
-    """By log and value: when at the latest somebody had passed a tombstone without being given it. None if nobody has
-    looked yet."""
 
     @cached_property
     def by_process(self) -> Mapping[int, Sequence[Call]]:
@@ -278,7 +275,7 @@ def call(op: Op, begin_ns: int, begin_index: int, end_ns: int) -> Call:
                 polled.setdefault(log, []).extend(records)
         else:
             sends.setdefault(micro_op.log, []).append(micro_op)
-    return Call(op, begin_ns, begin_index, end_ns, sends, polled)
+    return Call(op=op, begin_ns=begin_ns, begin_index=begin_index, end_ns=end_ns, sends=sends, polled=polled)
 
 
 def _order(values: Mapping[int, set[int]]) -> Order:

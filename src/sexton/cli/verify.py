@@ -791,6 +791,8 @@ def _tell(judgement: Judgement, console: Console) -> None:
         table.add_row(finding.name, str(finding.count), told, escape(ANOMALIES[finding.name].meaning))
     if judgement.findings:
         console.print(table)
+    for what, count in judgement.notes.items():
+        console.print(f"Not judged: {what}: {escape(str(count))}")
     missing = [duty.name for duty in judgement.obligations if not duty.is_met]
     console.print(f"The verdict is [bold]{judgement.verdict}[/].")
     if judgement.verdict is Verdict.FALSE:

@@ -200,7 +200,14 @@ def from_ops(ops: Iterable[Op], log_names: Sequence[str] = (), value_names: Sequ
     for op in ops:
         builder.put(op)
     flat = builder.build()
-    return FlatHistory(flat.ops, flat.mops, flat.spans, flat.strings, log_names, value_names)
+    return FlatHistory(
+        ops=flat.ops,
+        mops=flat.mops,
+        spans=flat.spans,
+        strings=flat.strings,
+        log_names=log_names,
+        value_names=value_names,
+    )
 
 
 # -- to operations
@@ -273,7 +280,7 @@ class Numbering:
     def of(self, piece: FlatHistory) -> tuple[Rows, Rows, Rows]:
         """Returns ops, mops and spans."""
         ops, mops, spans = _joined([piece.ops]), piece.mops, piece.spans
-        numbers = np.array([self.strings.setdefault(text, len(self.strings)) for text in piece.strings], np.int32)
+        numbers = self.of_strings(piece.strings)
         for name in TEXTS:
             ops[name] = numbers[ops[name]]
         if piece.log_names or piece.value_names:
@@ -283,6 +290,10 @@ class Numbering:
             _rename(mops["value"], piece.value_names, self.values)
         return ops, mops, spans
 
+    def of_strings(self, strings: Sequence[str]) -> npt.NDArray[np.int32]:
+        """By the numbers that they have in a piece."""
+        return np.array([self.strings.setdefault(text, len(self.strings)) for text in strings], np.int32)
+
 
 def concat(pieces: Sequence[FlatHistory]) -> FlatHistory:
     """Pieces of one history, in its order."""
@@ -291,7 +302,14 @@ def concat(pieces: Sequence[FlatHistory]) -> FlatHistory:
     numbering = Numbering()
     tables = [numbering.of(piece) for piece in pieces]
     ops, mops, spans = (_joined(table) for table in zip(*tables, strict=True))
-    return FlatHistory(ops, mops, spans, list(numbering.strings), list(numbering.logs), list(numbering.values))
+    return FlatHistory(
+        ops=ops,
+        mops=mops,
+        spans=spans,
+        strings=list(numbering.strings),
+        log_names=list(numbering.logs),
+        value_names=list(numbering.values),
+    )
 
 
 def _rename(column: npt.NDArray[Any], names: Sequence[str], known: dict[str, int]) -> None:
@@ -334,7 +352,14 @@ def paired(flat: FlatHistory, pair: npt.NDArray[np.int64] | None = None) -> Flat
     """Unchecked."""
     ops = _joined([flat.ops])
     ops["pair"] = _pairs(flat.ops)[0] if pair is None else pair
-    return FlatHistory(ops, flat.mops, flat.spans, flat.strings, flat.log_names, flat.value_names)
+    return FlatHistory(
+        ops=ops,
+        mops=flat.mops,
+        spans=flat.spans,
+        strings=flat.strings,
+        log_names=flat.log_names,
+        value_names=flat.value_names,
+    )
 
 
 def _times_back(time_ns: npt.NDArray[np.int64]) -> int:

@@ -12,10 +12,27 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from sexton.history import edn, kernels, lines
+from sexton.history import edn, lines
 from sexton.history.edn import Names
 from sexton.history.flat import TEXTS, Builder, FlatHistory, concat, with_pairs
-from sexton.history.kernels import Bytes, Fs, Tables, Texts
+from sexton.history.kernels import edn as edn_kernel
+from sexton.history.kernels import json_lines
+from sexton.history.kernels.tables import (
+    DONE,
+    LEFT,
+    LOGS,
+    LOGS_FULL,
+    MICRO_OPS,
+    MOPS_FULL,
+    OFFSETS,
+    OPS_FULL,
+    SPANS_FULL,
+    TEXTS_FULL,
+    Bytes,
+    Fs,
+    Tables,
+)
+from sexton.history.kernels.texts import Texts, intern, intern_all
 from sexton.history.op import NAMES_LOGS, NAMES_OFFSETS, READS_AND_WRITES, Op
 from sexton.history.order import Order
 
@@ -110,9 +127,9 @@ def flatten_edn(piece: Piece, order: Order, first_index: int) -> FlatHistory:
 
 def _fs() -> Fs:
     kinds = {
-        **dict.fromkeys(sorted(READS_AND_WRITES), kernels.MICRO_OPS),
-        **dict.fromkeys(sorted(NAMES_LOGS), kernels.LOGS),
-        **dict.fromkeys(sorted(NAMES_OFFSETS), kernels.OFFSETS),
+        **dict.fromkeys(sorted(READS_AND_WRITES), MICRO_OPS),
+        **dict.fromkeys(sorted(NAMES_LOGS), LOGS),
+        **dict.fromkeys(sorted(NAMES_OFFSETS), OFFSETS),
     }
     names = [name.encode() for name in kinds]
     ends = np.cumsum([len(name) for name in names], dtype=np.int64)
@@ -174,9 +191,9 @@ class _Scan(ABC):
         while True:
             tables = Tables(self.builder.ops, self.builder.mops, self.builder.spans, self.builder.counts)
             self.position, status = self.scan(tables)
-            if status in (kernels.DONE, kernels.LEFT):
-                return status == kernels.LEFT
-            if status == kernels.TEXTS_FULL:
+            if status in (DONE, LEFT):
+                return status == LEFT
+            if status == TEXTS_FULL:
                 self.texts = self.larger(self.texts)
             elif status in _TABLES:
                 table = _TABLES.index(status)
@@ -186,7 +203,7 @@ class _Scan(ABC):
 
     def larger(self, texts: Texts) -> Texts:
         larger = _texts(len(texts.slots))
-        kernels.intern_all(self.data, texts.places, larger)
+        intern_all(self.data, texts.places, larger)
         return larger
 
     def met(self, texts: Texts, known: int = 0) -> list[str]:
@@ -204,12 +221,14 @@ class _Scan(ABC):
         return self.builder.build()
 
 
-_TABLES: Final = (kernels.OPS_FULL, kernels.MOPS_FULL, kernels.SPANS_FULL)
+_TABLES: Final = (OPS_FULL, MOPS_FULL, SPANS_FULL)
 
 
 class _Lines(_Scan):
     def scan(self, tables: Tables) -> tuple[int, int]:
-        position, status = kernels.scan_json(self.data, self.position, tables, self.texts, _FS, self.piece.line_offset)
+        position, status = json_lines.scan_json(
+            self.data, self.position, tables, self.texts, _FS, self.piece.line_offset
+        )
         return position, status
 
     def read(self, line: bytes) -> Op:
@@ -230,14 +249,14 @@ class _Edn(_Scan):
         self.values = _texts(_TEXTS_ROOM)
 
     def scan(self, tables: Tables) -> tuple[int, int]:
-        position, status = kernels.scan_edn(
+        position, status = edn_kernel.scan_edn(
             *(self.data, self.position, tables, self.texts, self.logs, self.values),
             *(_FS, self.piece.line_offset, self.first_index),
         )
         return position, status
 
     def make_room(self, status: int) -> None:
-        if status == kernels.LOGS_FULL:
+        if status == LOGS_FULL:
             self.logs = self.larger(self.logs)
         else:
             self.values = self.larger(self.values)
@@ -257,7 +276,7 @@ class _Edn(_Scan):
     def _tell_kernel(self, texts: Texts, names: dict[str, int]) -> Texts:
         for name in list(names)[int(texts.places[0, 0]) :]:
             start = self.piece.data.index(name.encode(), self.position)
-            while kernels.intern(self.data, start, start + len(name.encode()), texts) < 0:
+            while intern(self.data, start, start + len(name.encode()), texts) < 0:
                 texts = self.larger(texts)
         return texts
 
@@ -265,5 +284,10 @@ class _Edn(_Scan):
         self._tell_plain_reader()
         flat = super().build()
         return FlatHistory(
-            flat.ops, flat.mops, flat.spans, flat.strings, list(self.names.logs), list(self.names.values)
+            ops=flat.ops,
+            mops=flat.mops,
+            spans=flat.spans,
+            strings=flat.strings,
+            log_names=list(self.names.logs),
+            value_names=list(self.names.values),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from sexton.errors import CorruptHistoryError
 from sexton.history.op import NEMESIS, UNKNOWN, F, Op, Type
@@ -31,6 +31,16 @@ class Notes:
     """Of the last line, if the run was killed while it wrote it."""
     times_that_went_back: int = 0
     completions_without_invocation: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """What was let pass; nothing if nothing was."""
+        told = {
+            "operations of unknown kinds": dict(sorted(self.unknown_f.items())),
+            "bytes of a last line that was cut off": self.cut_off_bytes,
+            "times that went back": self.times_that_went_back,
+            "completions without an invocation": self.completions_without_invocation,
+        }
+        return {name: it for name, it in told.items() if it}
 
 
 def at_line(name: str, line: int) -> str:

@@ -219,12 +219,12 @@ class _Translation:
     ) -> Op:
         self.index += 1
         return Op(
-            self.index - 1,
-            at_ns,
-            process,
-            type_,
-            f,
-            tuple(micro_ops),
+            index=self.index - 1,
+            time_ns=at_ns,
+            process=process,
+            type=type_,
+            f=f,
+            micro_ops=tuple(micro_ops),
             offsets=offsets or {},
             spans=spans or {},
             ext=ext or {},

@@ -4,7 +4,8 @@
     census    one task per bundle           which calls sent several records, and which were read
     judge     one task per bundle           what is wrong in one log, and each log's half of what takes several
     answer    one task per bundle           the other halves, if any log asked for them
-    conclude  the driver                    cycles, and what is taken from the reference
+    explain   one task per bundle           what relates calls that are in a cycle, if any are
+    conclude  the driver                    the halves together, cycles, and what brokers say of themselves
 
 Rows in the shuffle are few and large: one per range and bundle, with arrays as payload. The judgement does not depend
 on how many ranges, bundles and tasks there are. Parquet and EDN are judged by the driver alone.
@@ -13,24 +14,25 @@ on how many ranges, bundles and tasks there are. Parquet and EDN are judged by t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from pyspark import RDD, Broadcast, SparkContext
 
 from sexton.checker.allowed import Model
 from sexton.checker.kernels import judge as judging
-from sexton.checker.kernels.bundle import Bundle, Question
-from sexton.checker.kernels.part import part
-from sexton.checker.kernels.whole import Whole, group_logs, whole_of
+from sexton.checker.kernels.bundle import Bundle
+from sexton.checker.kernels.exts import SENT, sent_of
+from sexton.checker.kernels.whole import Whole, told_of, whole_of
 from sexton.checker.verdict import Judgement
 from sexton.checker.view import Options
 from sexton.errors import CorruptHistoryError, EnvironmentFailure
 from sexton.history import flatten
-from sexton.history.flat import MOPS, OPS, SPANS, FlatHistory, Rows, concat, with_pairs
+from sexton.history.flat import MOPS, OPS, SPANS, TEXTS, FlatHistory, Numbering, Rows, with_pairs
 from sexton.history.flatten import LineNumbers, Piece
 from sexton.history.lines import LINE_BYTES_MAX
 from sexton.history.load import history_at, load, run_of
@@ -61,9 +63,10 @@ class Operations:
     """Of a range. One that cannot be read has none: whoever reads the whole file will say why."""
 
     number: int
+    op_count: int
     ops: bytes
+    """See `_packed`."""
     strings: list[str]
-    group_logs: set[int]
     cut_off_bytes: int
     is_readable: bool = True
     not_seen: str = ""
@@ -77,6 +80,8 @@ class Records:
     number: int
     mops: bytes
     spans: bytes
+    sent: bytes
+    """As `exts.SENT`."""
 
 
 def check(
@@ -92,7 +97,8 @@ def check(
     found = history_at(path)
     if found.suffix != ".jsonl":
         loaded = load(found)
-        return judging.judge(loaded.history, loaded.run, model, ignore, options)
+        judgement = judging.judge(loaded.history, loaded.run, model, ignore, options)
+        return replace(judgement, notes=loaded.notes.to_json())
     ranges = list(_ranges(found, range_bytes))
     # A task that judges a bundle has as much to hold as one that flattens a range.
     bundle_count = bundle_count or max(context.defaultParallelism, len(ranges))
@@ -102,17 +108,17 @@ def check(
         .partitionBy(bundle_count, partial(_place, bundle_count))
     )
     operations = sorted(shuffled.filter(_is_operations).values().collect(), key=lambda some: some.number)
-    ops = _checked(found, operations)
-    in_groups = {log for some in operations for log in some.group_logs}
-    whole = whole_of(ops, run_of(found, ops), options or Options(), in_groups)
+    order = Order(str(found))
+    ops = _checked(found, operations, order)
+    del operations
+    whole = whole_of(ops, run_of(found, ops), options or Options())
+    told = told_of(ops, whole)
+    del ops  # as large as all that is known of calls
+    with _Job(context, shuffled, whole, is_counted=False) as job:
+        whole = judging.counted(whole, job.each(Bundle.census))
     with _Job(context, shuffled, whole) as job:
-        whole = judging.counted(whole, job.run(Bundle.census, is_counted=False))
-    with _Job(context, shuffled, whole) as job:
-        outcomes = job.run(Bundle.judge)
-        question = judging.question_of(outcomes)
-        answers = job.run(partial(_answer, question)) if question is not None else []
-    mops, spans = _rows_of(shuffled, whole)
-    return judging.conclude(ops, whole, outcomes, answers, part(ops, mops, spans, whole), model, ignore)
+        judgement = judging.conclude(whole, told, job.each, model, ignore)
+    return replace(judgement, notes=order.notes.to_json())
 
 
 def _ranges(path: Path, range_bytes: int) -> Iterator[Range]:
@@ -134,18 +140,18 @@ def _flatten(path: str, bundle_count: int, some: Range) -> Iterator[_Row]:
     try:
         flat = flatten.flatten_lines(_piece(path, some), order)
     except CorruptHistoryError:
-        yield _OPERATIONS, Operations(some.number, b"", [""], set(), 0, is_readable=False)
+        yield _OPERATIONS, Operations(some.number, 0, b"", [""], 0, is_readable=False)
         return
     except OSError as error:
-        yield _OPERATIONS, Operations(some.number, b"", [""], set(), 0, is_readable=False, not_seen=str(error.strerror))
+        yield _OPERATIONS, Operations(some.number, 0, b"", [""], 0, is_readable=False, not_seen=str(error.strerror))
         return
-    strings, cut_off_bytes = list(flat.strings), order.notes.cut_off_bytes
-    yield _OPERATIONS, Operations(some.number, flat.ops.tobytes(), strings, group_logs(flat), cut_off_bytes)
-    mop_bundle, span_bundle = flat.mops["log"] % bundle_count, flat.spans["log"] % bundle_count
+    packed, strings = _packed(flat.ops), list(flat.strings)
+    yield _OPERATIONS, Operations(some.number, len(flat.ops), packed, strings, order.notes.cut_off_bytes)
+    tables = [(rows, rows["log"] % bundle_count) for rows in (flat.mops, flat.spans, sent_of(flat))]
     for bundle in range(bundle_count):
-        mops, spans = flat.mops[mop_bundle == bundle], flat.spans[span_bundle == bundle]
-        if len(mops) or len(spans):
-            yield bundle, Records(some.number, mops.tobytes(), spans.tobytes())
+        found = [rows[place == bundle].tobytes() for rows, place in tables]
+        if any(found):
+            yield bundle, Records(some.number, *found)
 
 
 def _piece(path: str, some: Range) -> Piece:
@@ -165,8 +171,8 @@ def _piece(path: str, some: Range) -> Piece:
     return Piece(data + rest, start, is_last=is_last)
 
 
-def _checked(path: Path, operations: Iterable[Operations]) -> FlatHistory:
-    """All operations, with pairs. Raises CorruptHistoryError and NotAHistoryError."""
+def _checked(path: Path, operations: Iterable[Operations], order: Order) -> FlatHistory:
+    """All operations, with pairs; `order` has the notes. Raises CorruptHistoryError and NotAHistoryError."""
     found = list(operations)
     for some in found:
         if some.not_seen:
@@ -175,19 +181,47 @@ def _checked(path: Path, operations: Iterable[Operations]) -> FlatHistory:
     if not all(some.is_readable for some in found):
         load(path)
         raise CorruptHistoryError("it changed while it was read", str(path))
-    order = Order(str(path))
     order.notes.cut_off_bytes = max(some.cut_off_bytes for some in found)
-    no_rows = np.zeros(0, MOPS), np.zeros(0, SPANS)
-    pieces = [FlatHistory(np.frombuffer(some.ops, OPS), *no_rows, some.strings) for some in found]
+    ops = np.zeros(sum(some.op_count for some in found), OPS)
+    numbering = Numbering()
+    start = 0
+    for some in found:
+        _unpack(some, ops[start : start + some.op_count], numbering)
+        start += some.op_count
+    flat = FlatHistory(ops, np.zeros(0, MOPS), np.zeros(0, SPANS), list(numbering.strings))
     with path.open("rb") as file:
-        return with_pairs(concat(pieces), order, LineNumbers(file))
+        return with_pairs(flat, order, LineNumbers(file))
+
+
+_RISING: Final = ("index", "time_ns", "line_offset")
+_PACKED: Final = (*_RISING, "process", "f", "ext", "type")
+"""What a verdict depends on, and where lines begin, for errors. Other columns stay empty."""
+
+
+def _packed(ops: Rows) -> bytes:
+    """A column after the other, compressed: a tenth. All travel to the driver, which takes a gigabyte of results."""
+    columns = (np.diff(ops[name], prepend=0) if name in _RISING else ops[name] for name in _PACKED)
+    packed: bytes = pa.compress(b"".join(column.tobytes() for column in columns), "zstd", asbytes=True)
+    return packed
+
+
+def _unpack(some: Operations, ops: Rows, numbering: Numbering) -> None:
+    size = sum(ops.dtype[name].itemsize for name in _PACKED) * len(ops)
+    data = pa.decompress(some.ops, size, "zstd", asbytes=True)
+    numbers = numbering.of_strings(some.strings)
+    place = 0
+    for name in _PACKED:
+        column = np.frombuffer(data, ops.dtype[name], len(ops), place)
+        place += column.nbytes
+        ops[name] = np.cumsum(column) if name in _RISING else numbers[column] if name in TEXTS else column
 
 
 class _Job:
     """Runs something over all bundles, each of which gets what must be known of the whole."""
 
-    def __init__(self, context: SparkContext, shuffled: RDD[_Row], whole: Whole) -> None:
+    def __init__(self, context: SparkContext, shuffled: RDD[_Row], whole: Whole, *, is_counted: bool = True) -> None:
         self._shuffled = shuffled
+        self._is_counted = is_counted
         self._whole: Broadcast[Whole] = context.broadcast(whole)
 
     def __enter__(self) -> _Job:
@@ -196,46 +230,21 @@ class _Job:
     def __exit__(self, *_: object) -> None:
         self._whole.destroy()
 
-    def run(self, do: Callable[[Bundle], _Result], is_counted: bool = True) -> list[_Result]:
-        return self._shuffled.mapPartitions(partial(_run, self._whole, do, is_counted)).collect()
+    def each(self, do: Callable[[Bundle], _Result]) -> list[_Result]:
+        return self._shuffled.mapPartitions(partial(_run, self._whole, do, self._is_counted)).collect()
 
 
 def _run(
     broadcast: Broadcast[Whole], do: Callable[[Bundle], _Result], is_counted: bool, rows: Iterable[_Row]
 ) -> Iterator[_Result]:
     whole = broadcast.value
-    yield do(Bundle(whole, *_joined(rows), whole.is_read if is_counted else None))
+    mops, spans, sent = _joined(rows)
+    yield do(Bundle(whole, mops, spans, sent, is_counted=is_counted))
 
 
-def _answer(question: Question, bundle: Bundle) -> Any:
-    return bundle.answer(question)
-
-
-def _joined(rows: Iterable[_Row]) -> tuple[Rows, Rows]:
-    """In the order of the history, whatever order they come in."""
+def _joined(rows: Iterable[_Row]) -> tuple[Rows, Rows, Rows]:
+    """Mops, spans, sent: in the order of the history, whatever order they come in."""
     some: list[Records] = sorted((it for _, it in rows if isinstance(it, Records)), key=lambda it: it.number)
     mops = np.frombuffer(b"".join(it.mops for it in some), MOPS)
-    return mops, np.frombuffer(b"".join(it.spans for it in some), SPANS)
-
-
-def _rows_of(shuffled: RDD[_Row], whole: Whole) -> tuple[Rows, Rows]:
-    """Of special logs."""
-    if not whole.special:
-        return np.zeros(0, MOPS), np.zeros(0, SPANS)
-    found = shuffled.mapPartitions(partial(_only, np.array(sorted(whole.special), np.int64))).collect()
-    mops = np.frombuffer(b"".join(mops for mops, _ in found), MOPS)
-    spans = np.frombuffer(b"".join(spans for _, spans in found), SPANS)
-    return _sorted(mops), _sorted(spans)
-
-
-def _only(logs: Any, rows: Iterable[_Row]) -> Iterator[tuple[bytes, bytes]]:
-    mops, spans = _joined(rows)
-    yield mops[np.isin(mops["log"], logs)].tobytes(), spans[np.isin(spans["log"], logs)].tobytes()
-
-
-def _sorted(rows: Rows) -> Rows:
-    """As in the history: by operation, and in it by micro-operation and record."""
-    if rows.dtype == SPANS:
-        return rows[np.lexsort((rows["log"], rows["op"]))]
-    is_record = rows["mop"] >= 0
-    return rows[np.lexsort((rows["seq"], rows["mop"], np.where(is_record, 0, rows["kind"]), rows["op"]))]
+    spans = np.frombuffer(b"".join(it.spans for it in some), SPANS)
+    return mops, spans, np.frombuffer(b"".join(it.sent for it in some), SENT)

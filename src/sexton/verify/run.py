@@ -93,7 +93,14 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
         system = _behind_proxy(_system(wanted, plan, stack), wanted.lie, plan, stack)
         try:
             start = partial(Shards, workload) if isinstance(workload, ShardedWorkload) else None
-            ops = Runner(workload, system, plan, wanted.directory, listener, start).run()
+            ops = Runner(
+                workload=workload,
+                system=system,
+                plan=plan,
+                directory=wanted.directory,
+                listener=listener,
+                start_shards=start,
+            ).run()
         finally:
             if system.cluster is not None and system.cluster.clocks is not None:
                 skew_ms = system.cluster.clocks.skew_ms
@@ -135,6 +142,7 @@ def check(path: Path, model: Model, ignore: frozenset[str]) -> Judgement:
         judgement = reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
     else:
         judgement = kernels.judge(loaded.history, loaded.run, model, ignore)
+    judgement = replace(judgement, notes=loaded.notes.to_json())
     more = _more(path)
     return against_expected(judgement, str(more.get("options", {}).get("expected", "")), more.get("seen", {}))
 

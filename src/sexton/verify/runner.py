@@ -254,14 +254,14 @@ class _Going:
         self._is_healing = threading.Event()
         outside: Any = Outside(self.system.bootstrap)
         scene = Scene(
-            outside if self.system.cluster is None else self.system.cluster,
-            self._places_in_use,
-            self._is_healing,
-            self._clients_to_hit,
-            self.system.compactor,
-            self.system.metastore,
-            self.system.proxy,
-            self.plan.late,
+            own_cluster=outside if self.system.cluster is None else self.system.cluster,
+            places=self._places_in_use,
+            is_over=self._is_healing,
+            clients=self._clients_to_hit,
+            compactor=self.system.compactor,
+            metastore=self.system.metastore,
+            own_proxy=self.system.proxy,
+            late=self.plan.late,
         )
         self._faults = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
         self._acts: list[Act] = []

@@ -109,4 +109,13 @@ async def _look_around(client: Client) -> None:
 
 def _message(place: Place, record: KafkaRecord) -> Message:
     headers = [(each.name, each.value) for each in record.headers]
-    return Message(*place, record.offset, record.key, record.value, headers, record.timestamp_ms, "")
+    return Message(
+        topic=place[0],
+        partition=place[1],
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        headers=headers,
+        timestamp_ms=record.timestamp_ms,
+        timestamp_type="",
+    )

@@ -167,9 +167,12 @@ class Named:
 class Columns:
     """Of some logs or of all: rows of `mops` and `spans` of others are not there."""
 
-    def __init__(self, calls: Rows, mops: Rows, spans: Rows, is_read: Bools | None = None) -> None:
-        """`is_read`: of calls, if it is known from all logs."""
+    def __init__(
+        self, calls: Rows, end_ns: int, mops: Rows, spans: Rows, is_read: Bools | None = None, sent: Rows | None = None
+    ) -> None:
+        """`end_ns`: of the whole history. `is_read`: of calls, if known from all logs. `sent`: see `exts.SENT`."""
         self.calls = calls
+        self.end_of_all_ns = end_ns
         self._is_read = is_read
         self.index: Longs = np.ascontiguousarray(calls["index"])
         self.type = np.ascontiguousarray(calls["type"])
@@ -180,7 +183,10 @@ class Columns:
         mop_rows, call = _of_calls(mops["op"], self.index)
         span_rows, span_call = _of_calls(spans["op"], self.index)
         mop_log, span_log = mops["log"][mop_rows], spans["log"][span_rows]
-        self.logs = unique(np.concatenate([unique(mop_log), unique(span_log)]))
+        sent = mops[:0] if sent is None else sent
+        sent_rows, sent_call = _of_calls(sent["op"], self.index)
+        sent_log = sent["log"][sent_rows]
+        self.logs = unique(np.concatenate([unique(mop_log), unique(span_log), unique(sent_log)]))
         """By rank, what the history calls them."""
         log = np.searchsorted(self.logs, mop_log)
         self._set_records(mops, mop_rows, call, log)
@@ -189,6 +195,7 @@ class Columns:
             Named(call[wanted], log[wanted], mops["offset"][mop_rows[wanted]])
             for wanted in (kind == Kind.LOG, kind == Kind.OFFSET, kind == Kind.REBALANCED)
         )
+        self.sent = Named(sent_call, np.searchsorted(self.logs, sent_log), sent["offset"][sent_rows])
         self._set_spans(spans, span_rows, span_call, np.searchsorted(self.logs, span_log))
 
     def _set_records(self, mops: Rows, rows: Longs, call: Longs, log: Longs) -> None:
@@ -284,10 +291,6 @@ class Columns:
     def is_certain(self) -> Bools:
         found: Bools = self.is_ok | ((self.type == Type.INFO) & self.is_read)
         return found
-
-    @cached_property
-    def end_of_all_ns(self) -> int:
-        return int(self.calls["time_ns"].max()) if len(self.calls) else 0
 
     # -- the order of each log
 

@@ -50,6 +50,42 @@ class Dependencies:
         return self.only(order[starts_of(self.start[order], self.end[order])])
 
 
+@dataclass(frozen=True)
+class Ends:
+    """Of edges of one kind, what the order in time does not tell anyway: both calls."""
+
+    start: Ints
+    end: Ints
+
+    @staticmethod
+    def of(parts: Sequence[Ends]) -> Ends:
+        """Of several bundles."""
+        return Ends(np.concatenate([it.start for it in parts]), np.concatenate([it.end for it in parts]))
+
+
+def untold_ends(columns: Columns, of: Dependencies) -> Ends:
+    """Whoever is read from, or written after, has mostly completed when the other begins. Then what is reachable, and
+    so what is in a cycle, does not depend on the edge; and there is one for each record that was polled."""
+    begin_index = np.ascontiguousarray(columns.calls["begin_index"])
+    rows = np.flatnonzero(~(columns.is_ok[of.start] & (columns.index[of.start] < begin_index[of.end])))
+    return Ends(of.start[rows], of.end[rows])
+
+
+@dataclass(frozen=True)
+class Core:
+    """Calls that are in a cycle of some kind, sorted, and a number that those in the same have in common."""
+
+    call: Longs
+    component: Ints
+
+    def within(self, of: Dependencies) -> Dependencies:
+        """Edges within a component, each once."""
+        start, end = (np.searchsorted(self.call, it) for it in (of.start, of.end))
+        known, component = np.append(self.call, -1), np.append(self.component, -1)
+        is_in = (known[start] == of.start) & (known[end] == of.end) & (component[start] == component[end])
+        return of.only(is_in).first()
+
+
 def read_dependencies(columns: Columns) -> Dependencies:
     sender = columns.sender_of[columns.polls.vid]
     return _dependencies(columns, sender, columns.polls.call, columns.polls.vid, columns.polls.vid)
@@ -77,8 +113,10 @@ def _dependencies(columns: Columns, start: Longs, end: Longs, vid: Longs, before
 
 
 class ArrayGraph:
-    def __init__(self, calls: Rows, ww: Dependencies, wr: Dependencies) -> None:
-        """Ends of dependencies are rows of `calls`."""
+    """Takes ends of edges first; then, of what is in a cycle (`core`), all edges (`explain`)."""
+
+    def __init__(self, calls: Rows, ww: Ends, wr: Ends, has_dependencies: bool) -> None:
+        """Ends are rows of `calls`. Those that the order in time tells anyway may be left out."""
         is_node = is_f(calls, *READS_AND_WRITES)
         self._row_of = np.flatnonzero(is_node)
         self._index: Longs = calls["index"][self._row_of]
@@ -86,18 +124,28 @@ class ArrayGraph:
         self.call_count = len(self._row_of)
         moments = np.flatnonzero(calls["type"][self._row_of] == Type.OK)
         self.node_count = self.call_count + len(moments)
-        node_of = np.cumsum(is_node) - 1
-        ends = {kind: (node_of[of.start], node_of[of.end]) for kind, of in ((WW, ww), (WR, wr))}
-        ends[RT] = self._in_time(moments)
-        self._relates = bool(len(ww.start) or len(wr.start) or np.any(ends[RT][1] < self.call_count))
+        self._node_of = np.cumsum(is_node, dtype=np.int32) - np.int32(1)
+        in_time = self._in_time(moments)
+        ends = [in_time, *((self._node_of[of.start], self._node_of[of.end]) for of in (ww, wr))]
+        self._relates = has_dependencies or bool(np.any(in_time[1] < self.call_count))
         # What is in no cycle of all edges is in none of some.
-        starts, successors = _compressed(ends.values(), self.node_count)
+        starts, successors = _compressed(ends, self.node_count)
         whole = scc.components(starts, successors)
         self._labels: dict[Kinds, Ints] = {_WHOLE: whole}
-        is_core = {kind: (whole[start] >= 0) & (whole[start] == whole[end]) for kind, (start, end) in ends.items()}
-        self._ends = {kind: (start[is_core[kind]], end[is_core[kind]]) for kind, (start, end) in ends.items()}
-        self._dependencies = {WW: ww.only(is_core[WW]).first(), WR: wr.only(is_core[WR]).first()}
+        self._ends = {RT: _within(whole, *in_time)}
+        self._dependencies: dict[str, Dependencies] = {}
         self._unions: dict[Kinds, tuple[Longs, Ints]] = {}
+
+    def core(self) -> Core:
+        component = self._labels[_WHOLE][: self.call_count]
+        nodes = np.flatnonzero(component >= 0)
+        return Core(self._row_of[nodes], component[nodes])
+
+    def explain(self, ww: Dependencies, wr: Dependencies) -> None:
+        """All of the core, each edge once."""
+        self._dependencies = {WW: ww, WR: wr}
+        for kind, of in self._dependencies.items():
+            self._ends[kind] = self._node_of[of.start].astype(np.int64), self._node_of[of.end].astype(np.int64)
 
     def _in_time(self, moments: Longs) -> tuple[Longs, Longs]:
         place = self.call_count + np.arange(len(moments))
@@ -162,6 +210,11 @@ class ArrayGraph:
             return None
         log, value, before = (int(column[place]) for column in (of.log, of.value, of.before))
         return {"log": log, "value": value} if kind == WR else {"log": log, "value": before, "next-value": value}
+
+
+def _within(component: Ints, start: Longs, end: Longs) -> tuple[Longs, Longs]:
+    is_core = (component[start] >= 0) & (component[start] == component[end])
+    return start[is_core], end[is_core]
 
 
 def _compressed(ends: Iterable[tuple[Longs, Longs]], node_count: int) -> tuple[Longs, Ints]:

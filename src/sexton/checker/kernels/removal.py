@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,12 +25,55 @@ class LogStarts:
     seen: Mapping[int, Sequence[tuple[int, int]]]
 
 
+class Cuts(NamedTuple):
+    """What may have gone from the starts of logs, by rank; each log's rows by offset."""
+
+    is_retained: Bools
+    deleted_start: Longs
+    below: Longs
+    deleted_ns: Longs
+    """The first time at which records below this or a higher offset may have been deleted."""
+    seen_start: Longs
+    start: Longs
+    seen_ns: Longs
+    """The last time at which the log was seen to begin here or at a lower offset."""
+
+
+@kernel
+def cut_since_one_ns(cuts: Cuts, log: int, offset: int) -> int:
+    """Twin of `Removal._cut_since_ns`."""
+    first, end = cuts.deleted_start[log], cuts.deleted_start[log + 1]
+    place = first + np.searchsorted(cuts.below[first:end], offset, "right")
+    since_ns = cuts.deleted_ns[place] if place < end else NEVER_NS
+    if cuts.is_retained[log]:
+        first, end = cuts.seen_start[log], cuts.seen_start[log + 1]
+        place = first + np.searchsorted(cuts.start[first:end], offset, "right")
+        since_ns = min(since_ns, cuts.seen_ns[place - 1] if place > first else AT_ONCE_NS)
+    return since_ns
+
+
+@kernel
+def cut_since_ns(cuts: Cuts, log: Longs, offset: Longs) -> Longs:
+    found = np.empty(len(log), np.int64)
+    for row in range(len(log)):
+        found[row] = cut_since_one_ns(cuts, log[row], offset[row])
+    return found
+
+
+def _running(function: np.ufunc, times_ns: list[int]) -> Longs:
+    found: Longs = function.accumulate(np.array(times_ns, np.int64))
+    return found
+
+
+def _starts(counts: list[int]) -> Longs:
+    return np.append(0, np.cumsum(counts, dtype=np.int64))
+
+
 class Removals:
     """Of all logs."""
 
     def __init__(self, columns: Columns, run: Run, starts: LogStarts) -> None:
         self._columns = columns
-        self._skew_ns = run.clock_skew_ms * 1_000_000
         self._starts = starts
         facts = [run.logs.get(log, Log("", 0)) for log in columns.logs.tolist()]
         self.is_compacted: Bools = np.array([log.is_compacted for log in facts], np.bool_)
@@ -37,7 +81,9 @@ class Removals:
         is_deleted = np.array([log in starts.deleted for log in columns.logs.tolist()], np.bool_)
         self.is_cut_at_its_start: Bools = self.is_retained | is_deleted
         self.is_kept_for_ever: Bools = ~(self.is_compacted | self.is_cut_at_its_start)
-        self._retention_ns: Longs = np.array([log.delete_retention_ms * 1_000_000 for log in facts], np.int64)
+        retention_ns = np.array([log.delete_retention_ms * 1_000_000 for log in facts], np.int64)
+        self.kept_ns: Longs = retention_ns - run.clock_skew_ms * 1_000_000
+        """For how long a tombstone is there at the least."""
 
     def may_be_gone(self, vid: Longs, now_ns: Longs | int) -> Bools:
         found: Bools = self.since_ns[vid] <= now_ns
@@ -68,7 +114,7 @@ class Removals:
         return found
 
     @cached_property
-    def _is_doubtful(self) -> Bools:
+    def is_doubtful(self) -> Bools:
         sends = self._columns.sends
         is_possible = ~self._columns.is_fail[sends.call] | self._columns.is_polled[sends.vid]
         found: Bools = ~self.is_certain & is_possible
@@ -76,7 +122,7 @@ class Removals:
 
     def _supersede(self, since_ns: Longs) -> None:
         columns = self._columns
-        is_wanted = self.is_compacted[columns.sends.log] & (self.is_certain | self._is_doubtful)
+        is_wanted = self.is_compacted[columns.sends.log] & (self.is_certain | self.is_doubtful)
         rows = np.flatnonzero(is_wanted)
         if not len(rows):
             return
@@ -87,7 +133,7 @@ class Removals:
         np.minimum.at(first_met, key[is_certain], np.flatnonzero(is_certain))
         offset = columns.order.offset_of(sends.vid)
         order = np.lexsort((is_certain, offset, first_met[key]))
-        retention_ns = np.where(sends.is_tombstone, self._retention_ns[sends.log] - self._skew_ns, NEVER_NS)
+        retention_ns = np.where(sends.is_tombstone, self.kept_ns[sends.log], NEVER_NS)
         _supersede(
             *(key[order], offset[order], is_certain[order], columns.begin_ns[sends.call[order]]),
             *(retention_ns[order], sends.vid[order], since_ns, NEVER_NS),
@@ -95,16 +141,26 @@ class Removals:
 
     def _cut(self, rank: int, since_ns: Longs, is_certain: Bools) -> None:
         columns = self._columns
-        log = int(columns.logs[rank])
         vids = np.flatnonzero((columns.log_of == rank) & is_certain)
-        offset = columns.order.offset_of(vids)
-        for begin_ns, below in self._starts.deleted.get(log, ()):
-            since_ns[vids] = np.where(offset < below, np.minimum(since_ns[vids], begin_ns), since_ns[vids])
-        if self.is_retained[rank]:
-            still_there = np.full(len(vids), AT_ONCE_NS)
-            for begin_ns, start in self._starts.seen.get(log, ()):
-                still_there = np.where(start <= offset, np.maximum(still_there, begin_ns), still_there)
-            since_ns[vids] = np.minimum(since_ns[vids], still_there)
+        cut_ns = cut_since_ns(self.cuts, np.full(len(vids), rank), columns.order.offset_of(vids))
+        since_ns[vids] = np.minimum(since_ns[vids], cut_ns)
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        logs = self._columns.logs.tolist()
+        deleted = [sorted((below, begin_ns) for begin_ns, below in self._starts.deleted.get(log, ())) for log in logs]
+        seen = [sorted((start, begin_ns) for begin_ns, start in self._starts.seen.get(log, ())) for log in logs]
+        deleted_ns = [_running(np.minimum, [begin_ns for _, begin_ns in some][::-1])[::-1] for some in deleted]
+        seen_ns = [_running(np.maximum, [begin_ns for _, begin_ns in some]) for some in seen]
+        return Cuts(
+            is_retained=self.is_retained,
+            deleted_start=_starts([len(some) for some in deleted]),
+            below=np.array([below for some in deleted for below, _ in some], np.int64),
+            deleted_ns=np.concatenate([np.zeros(0, np.int64), *deleted_ns]),
+            seen_start=_starts([len(some) for some in seen]),
+            start=np.array([start for some in seen for start, _ in some], np.int64),
+            seen_ns=np.concatenate([np.zeros(0, np.int64), *seen_ns]),
+        )
 
     def may_be_superseded(self, rows: Longs) -> Bools:
         """Of rows of `sends`: whether another record of the key can have taken its place."""
@@ -113,7 +169,7 @@ class Removals:
         key, _ = ranks(sends.log, sends.key)
         latest_ns = np.full(len(key) + 1, AT_ONCE_NS)
         np.maximum.at(latest_ns, key[self.is_certain], columns.end_ns[sends.call[self.is_certain]])
-        doubts = np.bincount(key[self._is_doubtful], minlength=len(key) + 1)
+        doubts = np.bincount(key[self.is_doubtful], minlength=len(key) + 1)
         is_late = latest_ns[key[rows]] > columns.begin_ns[sends.call[rows]]
         found: Bools = self.is_compacted[sends.log[rows]] & (
             sends.is_tombstone[rows] | (doubts[key[rows]] > 1) | is_late

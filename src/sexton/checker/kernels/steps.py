@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sexton.checker.kernels.arrays import Bools, Longs
-from sexton.checker.kernels.columns import Columns, Moved, is_f, ranks, sort_by, starts_of
+from sexton.checker.kernels.columns import Columns, Moved, is_f, ranks, sort_by, starts_of, unique
 from sexton.checker.kernels.found import Cases, Found
 from sexton.checker.kernels.removal import Removals
 from sexton.history.op import UNKNOWN, F
@@ -141,26 +141,43 @@ class Assigns:
         """`begins_anew`: of each call."""
         calls = columns.calls
         self._columns = columns
-        self._process, _ = ranks(calls["process"])
+        self.begins_anew = begins_anew
+        self.process, _ = ranks(calls["process"])
+        """Of each call, its rank."""
         is_wanted = is_f(calls, F.ASSIGN, F.SUBSCRIBE) & ~columns.is_fail
         self._all = np.sort(self._place(np.flatnonzero(is_wanted)))
         named = columns.assigned
         keeps = (is_wanted & ~begins_anew)[named.call]
         self._keeping = np.unique(self._place(named.call[keeps], named.log[keeps]))
 
+    @property
+    def call(self) -> Longs:
+        """By process, in order."""
+        return self._all % max(len(self._columns.calls), 1)
+
+    @property
+    def named(self) -> Longs:
+        """What assigns name: call and log, packed, sorted."""
+        assigned = self._columns.assigned
+        return unique(self._columns.pack(assigned.call, assigned.log))
+
+    def before(self, call: Longs) -> tuple[Longs, Longs]:
+        """Rows of `call`: the first of this call's process, and the first that is not before it."""
+        first = np.searchsorted(self._all, self.process[call] * len(self._columns.calls))
+        return first, np.searchsorted(self._all, self._place(call))
+
     def _place(self, call: Longs, log: Longs | None = None) -> Longs:
-        process = self._process[call]
+        process = self.process[call]
         if log is not None:
             process = process * len(self._columns.logs) + log
         return process * len(self._columns.calls) + call
 
     def epoch(self, call: Longs, log: Longs) -> Longs:
         """Grows with each assign; within a process and log, comparable."""
-        first = self._process[call] * len(self._columns.calls)
-        total = np.searchsorted(self._all, self._place(call)) - np.searchsorted(self._all, first)
+        first, end = self.before(call)
         place = self._place(call, log)
         kept = np.searchsorted(self._keeping, place) - np.searchsorted(self._keeping, place - call)
-        epoch: Longs = total - kept
+        epoch: Longs = end - first - kept
         return epoch
 
 

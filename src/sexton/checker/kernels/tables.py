@@ -1,5 +1,5 @@
-"""The twin of some of `checker.tables`: records that are gone from compacted logs, and those that were gone meanwhile
-from others. The rest, which takes tables, is taken from the reference."""
+"""The twin of what `checker.tables` finds without tables: records that are gone from compacted logs, and those of any
+log that were gone meanwhile."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Passed:
     was_removed: bool
     """Whether there was any, gone for good reasons or not."""
     was_tombstone_removed: bool
-    tombstones_gone: Longs
-    """Log, value, and when at the latest it was gone."""
+    gone_ns: Longs
+    """By vid: when at the latest a tombstone was gone; or never."""
 
     def lost_record(self, columns: Columns, evidence_max: int) -> Found:
         sends = columns.sends
@@ -59,7 +59,7 @@ def passed_without(columns: Columns, removals: Removals) -> Passed:
     is_look = spans.is_trusted & (columns.begin_ns[spans.call] != UNKNOWN) & removals.is_compacted[spans.log]
     looks = np.flatnonzero(is_look)
     if not len(rows) or not len(looks):
-        return Passed(rows[:0], looks[:0], False, False, np.empty((0, 3), np.int64))
+        return Passed(rows[:0], looks[:0], False, False, np.full(columns.vid_count, NEVER_NS))
     offset = columns.order.offset_of(sends.vid[rows])
     order = sort_by(sends.log[rows], offset)
     rows, offset = rows[order], offset[order]
@@ -75,9 +75,7 @@ def passed_without(columns: Columns, removals: Removals) -> Passed:
     found = np.empty((count, 2), np.int64)
     if count:
         _passed_without(*asked, found)
-    gone = np.flatnonzero(gone_ns != NEVER_NS)
-    tombstones_gone = np.stack([columns.logs[columns.log_of[gone]], columns.value_of[gone], gone_ns[gone]], axis=1)
-    return Passed(rows[found[:, 0]], found[:, 1], bool(was_removed[0]), bool(was_removed[1]), tombstones_gone)
+    return Passed(rows[found[:, 0]], found[:, 1], bool(was_removed[0]), bool(was_removed[1]), gone_ns)
 
 
 @kernel
@@ -121,23 +119,23 @@ def _passed_without(
     return count
 
 
-def reappeared(columns: Columns, is_wanted: Bools, evidence_max: int) -> Found:
-    """Of some logs, by rank."""
+def reappeared(columns: Columns, is_wanted: Bools, is_again: Bools, evidence_max: int) -> Found:
+    """Of some logs, by rank. `is_again`: of rows of `polls`, whether it counts that the record was there again."""
     spans, polls = columns.spans, columns.polls
     looks = np.flatnonzero(spans.is_trusted & (columns.begin_ns[spans.call] != UNKNOWN) & is_wanted[spans.log])
     span = columns.span_of(polls.call, polls.log)
     is_look = np.zeros(len(spans.call) + 1, np.bool_)
     is_look[looks] = True
-    given = polls.only(np.flatnonzero(is_look[span]))
+    rows = np.flatnonzero(is_look[span])
+    given, is_again = polls.only(rows), is_again[rows]
     if not len(given.vid):
         return Found()
     looks = looks[np.lexsort((spans.call[looks], columns.end_ns[spans.call[looks]], spans.log[looks]))]
     record, first_row = ranks(given.log, given.offset, given.vid)
-    record_count = len(first_row)
-    first, last = _ends(record, given.call, columns.begin_ns, columns.end_ns, record_count)
+    first, last = _ends(record, given.call, is_again, columns, len(first_row))
     pairs = unique(given.vid * len(columns.calls) + given.call)
     record_log, record_offset, record_vid = (column[first_row] for column in (given.log, given.offset, given.vid))
-    is_told = columns.end_ns[first] < columns.begin_ns[last]
+    is_told = (last != UNKNOWN) & (columns.end_ns[first] < columns.begin_ns[last])
     rows = np.flatnonzero(is_told)
     found = _gone_between(
         *(spans.log[looks], spans.call[looks], spans.start_offset[looks], spans.end_offset[looks]),
@@ -154,12 +152,15 @@ def reappeared(columns: Columns, is_wanted: Bools, evidence_max: int) -> Found:
     return cases.found(columns, evidence_max)
 
 
-def _ends(record: Longs, call: Longs, begin_ns: Longs, end_ns: Longs, count: int) -> tuple[Longs, Longs]:
-    """By record: who was given it first, by when that ended, and last, by when that began."""
-    ended = np.lexsort((call, end_ns[call], record))
-    begun = np.lexsort((call, begin_ns[call], record))
-    starts = np.searchsorted(record[ended], np.arange(count + 1))
-    return call[ended[starts[:-1]]], call[begun[starts[1:] - 1]]
+def _ends(record: Longs, call: Longs, is_again: Bools, columns: Columns, count: int) -> tuple[Longs, Longs]:
+    """By record: who was given it first, by when that ended, and again last, by when that began; or UNKNOWN."""
+    ended = np.lexsort((call, columns.end_ns[call], record))
+    first = call[ended[np.searchsorted(record[ended], np.arange(count))]]
+    record, call = record[is_again], call[is_again]
+    begun = np.lexsort((call, columns.begin_ns[call], record))
+    last = np.full(count, UNKNOWN)
+    last[record[begun]] = call[begun]
+    return first, last
 
 
 @kernel

@@ -7,40 +7,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sexton.checker.kernels.columns import Columns, is_f, unique
-from sexton.checker.kernels.whole import Whole
+from sexton.checker.kernels.columns import Columns, is_f
+from sexton.checker.kernels.whole import Told, Whole
 from sexton.checker.verdict import Obligation, compaction, faults
-from sexton.checker.view import View
-from sexton.history.flat import FlatHistory
 from sexton.history.op import HEAL, UNKNOWN, Ext, F, Type
 
 if TYPE_CHECKING:
     from sexton.checker.kernels.bundle import Outcome
 
 
-def obligations(ops: FlatHistory, whole: Whole, outcomes: Sequence[Outcome], some: View) -> Iterator[Obligation]:
-    """`some`: what is compacted, and all probes."""
+def obligations(whole: Whole, told: Told, outcomes: Sequence[Outcome]) -> Iterator[Obligation]:
     is_ok, is_fail = whole.calls["type"] == Type.OK, whole.calls["type"] == Type.FAIL
     sends_something = whole.send_count > 0
     yield Obligation("a record was sent", bool(np.any(is_ok & sends_something)))
     yield Obligation("a record was polled", any(outcome.was_polled for outcome in outcomes))
-    f = ops.ops["f"][whole.calls["row"]]
-    asked_for = {ops.strings[number] for number in unique(f).tolist()}
-    was_ok = {ops.strings[number] for number in unique(f[is_ok]).tolist()}
-    for name in sorted(asked_for - {F.CRASH, F.DEBUG}):
-        yield Obligation(f"{name} was ok once", name in was_ok)
+    for name in sorted(told.asked_for - {F.CRASH, F.DEBUG}):
+        yield Obligation(f"{name} was ok once", name in told.was_ok)
     is_read = all(outcome.is_read_to_the_end for outcome in outcomes)
     yield Obligation("somebody read to the end of every log", is_read)
-    if F.TXN in asked_for or F.EOS in asked_for:
+    if F.TXN in told.asked_for or F.EOS in told.asked_for:
         is_transaction = is_f(whole.calls, F.TXN, F.EOS)
         is_committed = is_transaction & is_ok & sends_something
         yield Obligation("a transaction was committed", bool(np.any(is_committed)))
         yield Obligation("a transaction was aborted", bool(np.any(is_transaction & is_fail)))
-    if some.run.workload == "table":
+    if whole.run.workload == "table":
         removed = any(outcome.was_removed for outcome in outcomes)
         tombstones = any(outcome.was_tombstone_removed for outcome in outcomes)
-        yield from compaction(some, removed=removed, tombstones=tombstones)
-    if some.run.workload == "groups":
+        yield from compaction(told.probes, removed=removed, tombstones=tombstones)
+    if whole.run.workload == "groups":
         yield Obligation("a group was rebalanced", any(outcome.was_rebalanced for outcome in outcomes))
     yield from _faults(whole)
 

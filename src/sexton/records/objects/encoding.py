@@ -109,7 +109,14 @@ class ObjectEncoder:
         key = (topic_id, partition)
         if base_offset < self._ends.get(key, 0):
             raise ValueError(f"a run at {base_offset} follows one that ends at {self._ends[key]}")
-        self._open = _OpenRun(key, base_offset, base_offset, epoch, cleaned_offset, self.size_bytes)
+        self._open = _OpenRun(
+            key=key,
+            base_offset=base_offset,
+            next_offset=base_offset,
+            epoch=epoch,
+            cleaned_offset=cleaned_offset,
+            position=self.size_bytes,
+        )
 
     def add(self, batches: Buffer) -> None:
         """Whole batches, which follow those of the run so far; the caller sends the same bytes."""

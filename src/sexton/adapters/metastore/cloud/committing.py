@@ -149,16 +149,16 @@ class _Commit:
         row["l0_since_ms"] = row["l0_since_ms"] if row["l0_extents_count"] else self._now_ms
         row["l0_extents_count"] += 1
         extent = Extent(
-            run.base_offset,
-            run.end_offset,
-            Level.L0,
-            gather.object_id,
-            run.position,
-            run.size_bytes,
-            run.first_timestamp_ms,
-            run.max_timestamp_ms,
-            run.records_count,
-            run.inline,
+            base_offset=run.base_offset,
+            end_offset=run.end_offset,
+            level=Level.L0,
+            object_id=gather.object_id,
+            position=run.position,
+            size_bytes=run.size_bytes,
+            first_timestamp_ms=run.first_timestamp_ms,
+            max_timestamp_ms=run.max_timestamp_ms,
+            records_count=run.records_count,
+            inline=run.inline,
         )
         self._accepted.append((key, run, extent))
         return Outcome.ACCEPTED

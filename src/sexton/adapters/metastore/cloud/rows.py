@@ -109,8 +109,8 @@ def write_partitions(session: Session, rows: Sequence[Values], names: Sequence[s
 
 
 def extent_of(row: Sequence[Any]) -> Extent:
-    base, end, level, object_id, position, size_bytes, first_ms, max_ms, count, inline = row
-    return Extent(base, end, Level(level), object_id, position, size_bytes, first_ms, max_ms, count, inline)
+    fields = dict(zip(_EXTENT_NAMES, row, strict=True))
+    return Extent(**{**fields, "level": Level(fields["level"])})
 
 
 def insert_extents(session: Session, rows: Iterable[tuple[PartitionId, Extent]]) -> None:
