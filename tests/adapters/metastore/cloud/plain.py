@@ -118,8 +118,8 @@ class PlainTables:
         one = self.partitions[run.topic_id, run.partition]
         if (run.writer_epoch, run.base_offset) in one.accepted:
             at_base = [extent for extent in one.extents if (extent.base, extent.level) == (run.base_offset, Level.L0)]
-            is_other = any(extent.object_id != object_id for extent in at_base)
-            return Outcome.MISPLACED if is_other else Outcome.ACCEPTED
+            if all(extent.object_id == object_id for extent in at_base):
+                return Outcome.ACCEPTED
         if one.epoch != run.writer_epoch:
             return Outcome.FENCED
         return Outcome.LOST if one.end == run.base_offset else Outcome.MISPLACED

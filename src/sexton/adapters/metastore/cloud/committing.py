@@ -203,9 +203,13 @@ class _Commit:
         reached = [run for run, outcome in zip(runs, told, strict=True) if outcome is Outcome.ACCEPTED]
         strangers = self._strangers(gather, reached)
         return [
-            Outcome.MISPLACED if outcome is Outcome.ACCEPTED and _key(run) in strangers else outcome
+            self._refusal(run) if outcome is Outcome.ACCEPTED and _key(run) in strangers else outcome
             for run, outcome in zip(runs, told, strict=True)
         ]
+
+    def _refusal(self, run: Run) -> Outcome:
+        """Of a run at whose base another one lies. Its writer may never have claimed the epoch that it names."""
+        return Outcome.FENCED if self._is_after_a_claim(run) else Outcome.MISPLACED
 
     def _is_after_a_claim(self, run: Run) -> bool:
         row = self._rows.get(_key(run))
