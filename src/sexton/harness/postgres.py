@@ -214,6 +214,7 @@ def running(host: str = HOST, prefix: Sequence[str] = ()) -> Iterator[Postgres]:
         with Postgres(folder, host, prefix) as server:
             yield server
     finally:
+        shutil.rmtree(folder, ignore_errors=True)  # a hundred databases take a busy disk longer than `undoing` waits
         undoing.close()
 
 
