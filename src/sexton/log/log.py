@@ -286,11 +286,7 @@ class Log:
             reading.verify(self.segments.all, self.epochs, first, end)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Below it every transaction has ended, and its marker is committed."""
-        unstable = self.producers.first_unstable_offset(high_watermark)
-        if unstable is None:
-            return high_watermark
-        return min(high_watermark, max(unstable, self.start_offset))
+        return self.producers.last_stable_offset(high_watermark, self.start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         with self.health.reading():

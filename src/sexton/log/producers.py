@@ -334,13 +334,25 @@ class ProducerStates:
 
     # Transactions
 
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the oldest open transaction begins: what would be unstable if all that was noted were committed."""
+        return next(iter(self._open.values()), None)
+
+    def last_stable_offset(self, high_watermark: int, start_offset: int) -> int:
+        """Below it every transaction has ended, and its marker is committed."""
+        unstable = self.first_unstable_offset(high_watermark)
+        if unstable is None:
+            return high_watermark
+        return min(high_watermark, max(unstable, start_offset))
+
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The first offset whose transaction is open or whose marker is not committed. The high watermark never goes
         back, so transactions whose marker it has passed are dropped."""
         decided = self._decided
         if decided and decided[0][1] < high_watermark:
             decided = self._decided = [one for one in decided if one[1] >= high_watermark]
-        first = next(iter(self._open.values()), None)
+        first = self.first_open_offset
         if decided:
             lowest = min(decided)[0]
             first = lowest if first is None else min(first, lowest)

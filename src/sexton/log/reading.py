@@ -6,7 +6,7 @@ Nothing here waits, so the records and the aborted transactions of one fetch com
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from sexton.log.batches import SCAN_BYTES
@@ -105,14 +105,23 @@ def aborted_transactions(segments: Sequence[Segment], start_offset: int, end_off
     `end_offset`, but the search stops at the first entry written when everything below `end_offset` was decided."""
     found: list[AbortedTransaction] = []
     for segment in segments[segment_index(segments, start_offset) :]:
-        aborted = segment.aborted
-        for index in range(bisect_left(aborted, start_offset, key=_marker_offset), len(aborted)):
-            entry = aborted[index]
-            if entry.first_offset < end_offset:
-                found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
-            if entry.last_stable_offset >= end_offset:
-                return found
+        if find_aborted(segment.aborted, start_offset, end_offset, found):
+            break
     return found
+
+
+def find_aborted(
+    aborted: Sequence[AbortedEntry], start_offset: int, end_offset: int, found: list[AbortedTransaction]
+) -> bool:
+    """Adds those of one list, which is in order of markers. Returns whether none that comes later can concern the
+    offsets."""
+    for index in range(bisect_left(aborted, start_offset, key=_marker_offset), len(aborted)):
+        entry = aborted[index]
+        if entry.first_offset < end_offset:
+            found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
+        if entry.last_stable_offset >= end_offset:
+            return True
+    return False
 
 
 def _marker_offset(entry: AbortedEntry) -> int:
@@ -177,11 +186,20 @@ def _is_empty(segment: Segment, offset: int) -> bool:
 
 
 def _record_at(segment: Segment, head: Head, timestamp_ms: int, start_offset: int) -> TimedOffset | None:
-    """The first record of a batch that is not older than `timestamp_ms` and not below `start_offset`."""
+    def data() -> bytes:
+        return segment.file.read(head.position, head.size_bytes)
+
+    return record_in_batch(head, data, timestamp_ms, start_offset, segment.file.path)
+
+
+def record_in_batch(
+    head: Head, data: Callable[[], bytes | memoryview], timestamp_ms: int, start_offset: int, place: str
+) -> TimedOffset | None:
+    """The first record of a batch that is not older than `timestamp_ms` and not below `start_offset`. `data` returns
+    the batch, and is called only if the header does not say it all."""
     if head.attributes & LOG_APPEND_TIME and head.record_count == head.last_offset - head.base_offset + 1:
         return TimedOffset(head.max_timestamp_ms, max(head.base_offset, start_offset), head.leader_epoch)
-    data = segment.file.read(head.position, head.size_bytes)
-    for record in batch.decode(data, 0, segment.file.path, check_crc=False).records:
+    for record in batch.decode(data(), 0, place, check_crc=False).records:
         if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
             return TimedOffset(record.timestamp_ms, record.offset, head.leader_epoch)
     return None
