@@ -1,0 +1,60 @@
+"""What cloud partitions need of the broker that they run in, and its settings for them."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sexton.cloud.gather import GatherLimits
+from sexton.ports.clock import Clock
+from sexton.ports.cloud import CloudStore
+from sexton.ports.objects import ObjectStore
+from sexton.settings.topic import TopicConfig
+from sexton.supervision import Supervisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudSettings:
+    gather: GatherLimits
+    uploads_max: int = 4
+    """PUTs in flight. (`cloud.uploads.max`)"""
+    downloads_max: int = 16
+    """GETs in flight. (`cloud.downloads.max`)"""
+    pending_bytes_max: int = 32 << 20
+    """Appended and not committed yet, of all partitions. (`cloud.pending.bytes.max`)"""
+    cache_bytes_max: int = 64 << 20
+    """(`cloud.cache.bytes.max`)"""
+    producer_expiry_ms: int = 86_400_000
+
+
+class CloudHost(Protocol):
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def rng(self) -> random.Random: ...
+
+    @property
+    def supervisor(self) -> Supervisor: ...
+
+    @property
+    def metastore(self) -> CloudStore: ...
+
+    @property
+    def objects(self) -> ObjectStore: ...
+
+    @property
+    def cluster_id(self) -> uuid.UUID: ...
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Broker id, and the broker epoch of this process. The epoch changes when the broker registers again."""
+        ...
+
+    @property
+    def lease_is_valid(self) -> Callable[[], bool]: ...
+
+    def topic_config(self, topic: str) -> TopicConfig: ...
