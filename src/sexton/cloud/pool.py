@@ -1,0 +1,66 @@
+"""Ids of objects that are registered before they are needed (C1), so that no batch waits for that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Final
+
+from sexton.cloud.host import CloudHost
+from sexton.cloud.patience import until_known
+from sexton.ports.cloud import Level, ObjectId, Owner
+from sexton.ports.metastore import LeaseLostError
+from sexton.ports.object_names import new_object_id
+
+logger = logging.getLogger(__name__)
+
+AHEAD_COUNT: Final = 32
+"""Ids in one registration: three seconds of objects at the most that a broker sends."""
+AGAIN_MS: Final = 200
+"""After the registration was refused because the broker is fenced: it registers again by itself."""
+
+
+class Pool:
+    def __init__(self, host: CloudHost) -> None:
+        self._host = host
+        self._ready: deque[tuple[Owner, ObjectId]] = deque()
+        self._filling = asyncio.Lock()
+
+    async def take(self) -> tuple[Owner, ObjectId]:
+        """An id that is pending in the name of this broker's present registration."""
+        while True:
+            found = self._take_ready()
+            if found is not None:
+                return found
+            async with self._filling:
+                if not self._ready:
+                    await self._fill()
+
+    def _take_ready(self) -> tuple[Owner, ObjectId] | None:
+        """Ids of a former registration expire: they are left to the collector."""
+        owner = Owner.broker(*self._host.identity)
+        while self._ready:
+            one = self._ready.popleft()
+            if one[0] == owner:
+                return one
+        return None
+
+    async def _fill(self) -> None:
+        host = self._host
+        owner = Owner.broker(*host.identity)
+        now_ms = host.clock.now_ms()
+        ids = [new_object_id(now_ms, host.rng) for _ in range(AHEAD_COUNT)]
+        try:
+            await until_known(lambda: host.metastore.register_objects(owner, Level.L0, ids), host.rng)
+        except LeaseLostError:
+            await asyncio.sleep(AGAIN_MS / 1000)
+            return
+        self._ready.extend((owner, object_id) for object_id in ids)
+
+    def drain(self) -> tuple[Owner, list[ObjectId]]:
+        """What is left of the present registration, to be released by a broker that stops."""
+        owner = Owner.broker(*self._host.identity)
+        ids = [object_id for its_owner, object_id in self._ready if its_owner == owner]
+        self._ready.clear()
+        return owner, ids

@@ -1,0 +1,453 @@
+"""A broker's objects on their way: gathered, put, committed.
+
+    append → gather → link of the chain → PUT (several in flight) → commit → the log's high watermark
+
+**The chain** has what is not committed yet, in order: objects, and markers that travel inline. A link is *ready* when
+its PUT is done (a marker's always is) and nothing before it in the chain concerns one of its partitions without being
+ready itself. All ready links are committed in one transaction, and one transaction is under way at a time. So a
+partition's pieces are committed in their order; a slow PUT holds up only those behind it that build on it; and a marker
+whose partition has nothing else on the way overtakes all uploads.
+
+**Unknown outcomes** are asked for again, for ever, with the same call (C10). Nothing is ever deleted here (trap T2).
+
+| outcome of a run            | what is done                                                                        |
+|-----------------------------|-------------------------------------------------------------------------------------|
+| accepted                    | the log's high watermark moves                                                      |
+| fenced, gone, misplaced     | the log is dropped with its tail (`CommitListener.lost`), other logs go on          |
+| lost                        | the object expired: the same bytes are put under another id                         |
+| skipped                     | the link stays in the chain                                                         |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sexton.cloud.gather import Gather, encode
+from sexton.cloud.host import CloudHost, CloudSettings
+from sexton.cloud.log import CloudLog, Piece
+from sexton.cloud.patience import until_known
+from sexton.cloud.pool import Pool
+from sexton.log.checks import Rules
+from sexton.log.producers import Verification
+from sexton.log.types import Appended
+from sexton.ports.cloud import RUNS_MAX, Extent, ObjectId, Outcome, Owner
+from sexton.ports.cloud import Gather as Commit
+from sexton.ports.disk import Buffer
+from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.ports.object_names import ObjectName
+from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
+from sexton.ports.retrying import until_answered
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.objects import Level
+from sexton.types import PartitionId
+
+logger = logging.getLogger(__name__)
+
+COMMITTED_AT_ONCE: Final = 8
+"""Links in one transaction at most: what a slow metastore lets pile up is committed together, and no transaction grows
+beyond what the metastore takes (RUNS_MAX)."""
+
+TOLD_EVERY_MS: Final = 10_000
+"""A store that is away is logged this often."""
+
+_ERRORS: Final = {
+    Outcome.FENCED: (ErrorCode.not_leader_or_follower, "another broker has claimed the partition"),
+    Outcome.GONE: (ErrorCode.unknown_topic_or_partition, "the topic was deleted"),
+    Outcome.MISPLACED: (ErrorCode.not_leader_or_follower, "the metastore's log ends elsewhere"),
+}
+
+
+class CommitListener(Protocol):
+    def committed(self, piece: Piece, extent: Extent) -> None:
+        """The piece is part of the log: its high watermark has moved."""
+        ...
+
+    def lost(self, error: KafkaError) -> None:
+        """The log was dropped: its tail will never be committed by this broker."""
+        ...
+
+
+class TailKeeper(Protocol):
+    """Keeps what was committed just now in memory, for consumers that read at the end of the log."""
+
+    def keep(self, object_id: ObjectId, data: memoryview) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    pieces: list[Piece]
+    positions: list[int]
+    size_bytes: int
+    """In memory."""
+    data: bytearray | None = None
+    """None: inline."""
+    owner: Owner | None = None
+    object_id: ObjectId | None = None
+    is_put: bool = False
+    has_been_sent: bool = False
+    """A commit of it was sent: from then on it is repeated as it was."""
+
+    @property
+    def keys(self) -> set[PartitionId]:
+        return {piece.key for piece in self.pieces}
+
+
+class Uploads:
+    def __init__(self, host: CloudHost, settings: CloudSettings, tail: TailKeeper) -> None:
+        self._host = host
+        self._settings = settings
+        self._tail = tail
+        self._pool = Pool(host)
+        self._gather = Gather(settings.gather)
+        self._chain: deque[Link] = deque()
+        self._listeners: dict[CloudLog, CommitListener] = {}
+        self._unput: deque[Link] = deque()
+        """Links that wait for one of the PUTs in flight to end."""
+        self._puts: set[asyncio.Task[None]] = set()
+        self._puts_max = settings.uploads_max
+        """Halved when the store is busy, raised by one with each success."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._committing: asyncio.Task[None] | None = None
+        self._chain_bytes = 0
+        self._failing_since_ms: int | None = None
+        self._told_ms = -TOLD_EVERY_MS
+        self.is_stopped = False
+
+    # Logs
+
+    def join(self, log: CloudLog, listener: CommitListener) -> None:
+        self._listeners[log] = listener
+
+    def leave(self, log: CloudLog) -> None:
+        """The log's tail is dropped. What is on its way and was not sent for commit is left out of it."""
+        if self._listeners.pop(log, None) is None:
+            return
+        self._gather.forget(log)
+        log.drop()
+        self._go_on()
+
+    def append(
+        self,
+        log: CloudLog,
+        records: Buffer,
+        now_ms: int,
+        *,
+        from_client: bool = True,
+        verification: Verification | None = None,
+        validated_by: Rules | None = None,
+    ) -> Appended:
+        """Raises NOT_ENOUGH_REPLICAS if there is no room: clients send again, and nothing was appended."""
+        size_bytes = len(records)
+        if from_client:
+            self._check_room(size_bytes)
+        if not self._gather.has_room(size_bytes):
+            self._seal()
+        appended, piece = log.append(
+            records, now_ms, from_client=from_client, verification=verification, validated_by=validated_by
+        )
+        if piece is None:
+            return appended
+        if piece.is_inline:
+            self._add_inline(piece)
+            return appended
+        self._gather.add(piece, len(piece.batches[-1]), self._host.clock.monotonic_ms())
+        if self._gather.is_full:
+            self._seal()
+        elif self._timer is None:
+            self._timer = self._later(self._settings.gather.linger_ms)
+        return appended
+
+    def _add_inline(self, piece: Piece) -> None:
+        """Markers that wait for a commit go together, one for each partition."""
+        last = self._chain[-1] if self._chain else None
+        if last is None or last.data is not None or last.has_been_sent or piece.key in last.keys:
+            last = Link([], [], 0, is_put=True)
+            self._chain.append(last)
+        last.pieces.append(piece)
+        last.positions.append(0)
+        last.size_bytes += piece.size_bytes
+        self._chain_bytes += piece.size_bytes
+        self._go_on()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Appended and neither committed nor dropped (C11)."""
+        return self._gather.size_bytes + self._chain_bytes
+
+    def _check_room(self, size_bytes: int) -> None:
+        """One batch is always taken where there is nothing else, whatever its size."""
+        limit = self._settings.pending_bytes_max
+        if self.pending_bytes and self.pending_bytes + size_bytes > limit:
+            why = "the store or the metastore does not answer" if self.is_away else "the store is slower than clients"
+            raise KafkaError(
+                ErrorCode.not_enough_replicas, f"{self.pending_bytes} bytes wait to be stored, and {why}: try again"
+            )
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the last attempt at a PUT or a commit has failed."""
+        return self._failing_since_ms is not None
+
+    # Gathering
+
+    def _later(self, after_ms: int) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(after_ms / 1000, self._linger_is_over)
+
+    def _linger_is_over(self) -> None:
+        self._timer = None
+        if not self._gather or self.is_stopped:
+            return
+        if len(self._puts) >= self._puts_max or self._unput:
+            return  # it grows until a PUT has ended: `_put_next`
+        waited_ms = self._host.clock.monotonic_ms() - self._gather.since_ms
+        if waited_ms < self._settings.gather.linger_ms:
+            self._timer = self._later(self._settings.gather.linger_ms - waited_ms)  # another gather than it was set for
+        else:
+            self._seal()
+
+    def _seal(self) -> None:
+        pieces = self._gather.seal()
+        data, positions = encode(pieces, self._host.cluster_id, Owner.broker(*self._host.identity))
+        for piece in pieces:
+            piece.batches.clear()  # the object has them
+        link = Link(pieces, positions, len(data), data)
+        self._chain.append(link)
+        self._chain_bytes += link.size_bytes
+        self._unput.append(link)
+        self._put_next()
+
+    # Putting
+
+    def _put_next(self) -> None:
+        while self._unput and len(self._puts) < self._puts_max and not self.is_stopped:
+            link = self._unput.popleft()
+            task = self._host.supervisor.work(self._put(link), "an upload", link.object_id or "")
+            self._puts.add(task)
+            task.add_done_callback(self._put_ended)
+        if not self._unput and self._timer is None and self._gather:
+            self._linger_is_over()
+
+    def _put_ended(self, task: asyncio.Task[None]) -> None:
+        self._puts.discard(task)
+        if not self.is_stopped:
+            self._put_next()
+
+    async def _put(self, link: Link) -> None:
+        host = self._host
+        assert link.data is not None
+        try:
+            if self._drop_dead_pieces(link):
+                return
+            link.owner, link.object_id = await self._pool.take()
+            key = ObjectName(host.cluster_id, Level.L0, link.object_id).key
+            await until_answered(lambda: host.objects.put(key, _whole(link)), host.rng, self._put_failed)
+            self._succeeded()
+            self._puts_max = min(self._settings.uploads_max, self._puts_max + 1)
+            link.is_put = True
+            if link.pieces:
+                self._go_on()
+            else:
+                await self._release(link.owner, [link.object_id])  # it was dropped meanwhile
+        except Exception as bug:
+            self._abandon(link, bug)
+            raise
+
+    def _put_failed(self, error: StoreUnavailableError | StoreRefusedError, attempts_count: int) -> None:
+        self._puts_max = max(1, self._puts_max // 2)
+        self._failed(f"{self._host.objects.place}: {error}")
+
+    # Committing
+
+    def _go_on(self) -> None:
+        if self._committing is None and not self.is_stopped and self._ready():
+            self._committing = self._host.supervisor.work(self._commit_all(), "a commit")
+
+    def _ready(self) -> list[Link]:
+        """In order, of one owner: what can be committed together."""
+        for link in [link for link in self._chain if not link.has_been_sent]:
+            self._drop_dead_pieces(link)
+        ready: list[Link] = []
+        held: set[PartitionId] = set()
+        owner: Owner | None = None
+        runs_count = 0
+        for link in self._chain:
+            is_mine = link.owner is None or owner is None or link.owner == owner
+            has_room = len(ready) < COMMITTED_AT_ONCE and runs_count + len(link.pieces) <= RUNS_MAX
+            if link.is_put and is_mine and has_room and held.isdisjoint(link.keys):
+                ready.append(link)
+                owner = owner or link.owner
+                runs_count += len(link.pieces)
+            else:
+                held |= link.keys
+        return ready
+
+    def _drop_dead_pieces(self, link: Link) -> bool:
+        """Leaves out what was dropped before a commit of it was sent. Returns whether nothing is left."""
+        alive = [(piece, at) for piece, at in zip(link.pieces, link.positions, strict=True) if not piece.log.is_dropped]
+        if len(alive) == len(link.pieces):
+            return not alive
+        link.pieces, link.positions = [piece for piece, _ in alive], [at for _, at in alive]
+        if not link.pieces and link in self._chain:
+            self._remove(link)
+            if link.object_id is not None and link.is_put and link.owner is not None:
+                self._host.supervisor.work(self._release(link.owner, [link.object_id]), "an upload", link.object_id)
+        return not link.pieces
+
+    async def _release(self, owner: Owner, ids: Sequence[ObjectId]) -> None:
+        """Nobody commits them any more. If this fails they go when the owner's registration ends."""
+        try:
+            await self._host.metastore.release_objects(owner, ids)
+        except MetastoreUnavailableError as error:
+            logger.debug("%d objects are released later: %s", len(ids), error)
+
+    async def _commit_all(self) -> None:
+        try:
+            while not self.is_stopped and (links := self._ready()):
+                try:
+                    await self._commit(links)
+                except Exception as bug:
+                    self._host.supervisor.survived(bug, "a commit", ", ".join(str(link.object_id) for link in links))
+                    for link in links:
+                        self._abandon(link, bug)
+        finally:
+            self._committing = None
+
+    async def _commit(self, links: list[Link]) -> None:
+        host = self._host
+        owner = next((link.owner for link in links if link.owner is not None), Owner.broker(*host.identity))
+        commits = [
+            Commit(
+                object_id=link.object_id,
+                size_bytes=len(link.data) if link.data is not None else 0,
+                runs=[piece.run(at) for piece, at in zip(link.pieces, link.positions, strict=True)],
+            )
+            for link in links
+        ]
+        for link in links:
+            link.has_been_sent = True
+        told = await until_known(
+            lambda: host.metastore.commit_l0(owner, commits, host.clock.now_ms()),
+            host.rng,
+            lambda: self._failed("the metastore does not answer"),
+        )
+        self._succeeded()
+        for link, outcomes in zip(links, told, strict=True):
+            self._take(link, outcomes)
+
+    def _take(self, link: Link, outcomes: Sequence[Outcome]) -> None:
+        lost: list[tuple[Piece, int]] = []
+        link.has_been_sent = False
+        for piece, at, outcome in zip(link.pieces, link.positions, outcomes, strict=True):
+            if outcome is Outcome.ACCEPTED:
+                self._accepted(link, piece, at)
+            elif outcome in (Outcome.LOST, Outcome.SKIPPED):
+                lost.append((piece, at))
+            else:
+                code, what = _ERRORS[outcome]
+                self._lose(piece.log, KafkaError(code, f"{piece.log.place}: {what}"))
+        if not lost:
+            self._remove(link)
+            if link.data is not None and link.object_id is not None:
+                self._tail.keep(link.object_id, _whole(link))
+            return
+        link.pieces, link.positions = [piece for piece, _ in lost], [at for _, at in lost]
+        if Outcome.LOST in outcomes:
+            logger.info("object %s has expired before it was committed: it is put again", link.object_id)
+            link.owner = link.object_id = None
+            link.is_put = False
+            self._unput.append(link)
+            self._put_next()
+
+    def _accepted(self, link: Link, piece: Piece, at: int) -> None:
+        """Of a log that was dropped meanwhile nothing is known any more: whoever leads finds it in the metastore."""
+        listener = self._listeners.get(piece.log)
+        if listener is None:
+            return
+        try:
+            extent = piece.log.note_committed(piece, link.object_id, at)
+            listener.committed(piece, extent)
+        except Exception as bug:
+            self._host.supervisor.survived(bug, "a commit", piece.log)
+            self._lose(piece.log, KafkaError(ErrorCode.unknown_server_error, str(bug)))
+
+    def _lose(self, log: CloudLog, error: KafkaError) -> None:
+        listener = self._listeners.get(log)
+        self.leave(log)
+        if listener is not None:
+            listener.lost(error)
+
+    def _abandon(self, link: Link, bug: Exception) -> None:
+        """A bug: what the link holds is not committed by this leadership, and nothing that builds on it is."""
+        for piece in list(link.pieces):
+            self._lose(piece.log, KafkaError(ErrorCode.unknown_server_error, str(bug)))
+        if link in self._chain:
+            self._remove(link)
+
+    def _remove(self, link: Link) -> None:
+        self._chain.remove(link)
+        self._chain_bytes -= link.size_bytes
+
+    # How the store and the metastore are
+
+    def _succeeded(self) -> None:
+        if self._failing_since_ms is not None:
+            logger.info("cloud topics: writing goes on")
+        self._failing_since_ms = None
+
+    def _failed(self, what: str) -> None:
+        now_ms = self._host.clock.monotonic_ms()
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        if now_ms - self._told_ms >= TOLD_EVERY_MS:
+            self._told_ms = now_ms
+            logger.warning("cloud topics: cannot write now, trying again: %s", what)
+
+    # The end
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was appended is committed or dropped."""
+        return not self._gather and not self._chain
+
+    def flush(self) -> None:
+        """Sends what was gathered without waiting for more: the broker hands over."""
+        if self._gather:
+            self._seal()
+
+    async def stop(self) -> None:
+        """What is not committed by now is dropped: its clients were told nothing."""
+        self.is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._puts, *([self._committing] if self._committing is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for log in list(self._listeners):
+            self.leave(log)
+        owner, ids = self._pool.drain()
+        if ids:
+            await self._release(owner, ids)
+
+    def check_invariants(self) -> None:
+        pieces = [piece for link in self._chain for piece in link.pieces]
+        ends: dict[PartitionId, int] = {}
+        for piece in pieces:
+            if piece.log.is_dropped:
+                continue
+            before = ends.get(piece.key, piece.log.committed_offset)
+            assert piece.base_offset == before, (
+                f"C5: {piece.log!r} has {before} and then {piece.base_offset} on its way"
+            )
+            ends[piece.key] = piece.end_offset
+        assert self._chain_bytes == sum(link.size_bytes for link in self._chain), "C11: bytes are counted wrong"
+
+
+def _whole(link: Link) -> memoryview:
+    assert link.data is not None
+    return memoryview(link.data).toreadonly()
