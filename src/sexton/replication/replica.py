@@ -9,7 +9,7 @@ whose topics are always local, use the class itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from sexton.log.checks import Rules
@@ -51,11 +51,12 @@ class ReplicaLog(Protocol):
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> Sequence[AbortedTransaction]: ...
 
-    def offset_for_time(self, timestamp_ms: int, end_offset: int) -> TimedOffset | None:
-        """The first record below `end_offset` with this timestamp or a later one."""
+    def offset_for_time(self, timestamp_ms: int, end_offset: int) -> TimedOffset | Awaitable[TimedOffset | None] | None:
+        """The first record below `end_offset` with this timestamp or a later one. What is not on this broker has to be
+        waited for."""
         ...
 
-    def offset_of_max_timestamp(self, end_offset: int) -> TimedOffset | None: ...
+    def offset_of_max_timestamp(self, end_offset: int) -> TimedOffset | Awaitable[TimedOffset | None] | None: ...
 
 
 class Replica(Protocol):
