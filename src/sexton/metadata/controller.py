@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sexton.metadata import reassignment
+from sexton.metadata.cloud_elections import elect_cloud
 from sexton.metadata.elections import elect, elect_preferred
 from sexton.metadata.leases import ExpiredLease, LeaseWatch
 from sexton.metadata.view import ClusterView
@@ -132,10 +133,16 @@ def _needed_rows(view: ClusterView, settings: ControllerSettings) -> Iterator[Pa
     brokers = view.brokers
     active = {id_ for id_, broker in brokers.items() if broker.status is BrokerStatus.ACTIVE}
     for row in view.partitions():
-        if row.leader in active and active.issuperset(row.isr) and not reassignment.is_in_progress(row):
+        is_whole = len(row.isr) == len(row.replicas) or not view.is_cloud(row.topic_id)
+        if row.leader in active and active.issuperset(row.isr) and is_whole and not reassignment.is_in_progress(row):
             continue
         topic = view.topic_by_id(row.topic_id)
         assert topic is not None
+        if view.is_cloud(row.topic_id):
+            elected = elect_cloud(row, brokers)
+            if elected is not None:
+                yield elected
+            continue
         changed = elect(row, brokers)
         if (changed or row).leader == NO_LEADER and settings.allows_unclean(topic.name):
             changed = elect(row, brokers, unclean=True)

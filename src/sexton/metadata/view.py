@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.ports.metastore import (
     BrokerRow,
     BrokerStatus,
@@ -126,6 +127,14 @@ class ClusterView:
     def settings_of(self, scope: ConfigScope, name: str) -> Mapping[str, str]:
         """What was set on exactly that resource; empty if nothing was."""
         return self._settings.get((scope, name), _NO_SETTINGS)
+
+    def is_cloud(self, topic_id: uuid.UUID) -> bool:
+        """Whether the topic's data is in an object store. Said by its own settings from its creation on, never by a
+        default, which may change."""
+        topic = self._topics.get(topic_id)
+        if topic is None:
+            return False
+        return self.settings_of(ConfigScope.TOPIC, topic.name).get(STORAGE_MODE) == CLOUD
 
     def names_with_settings(self, wanted: ConfigScope) -> Iterator[str]:
         """The resources of that scope on which something is set."""
