@@ -288,6 +288,28 @@ class BrokerSettings(GroupSettings, TransactionSettings):
         update=Update.CLUSTER_WIDE,
     )
 
+    # --- cloud topics ---
+
+    cloud_store_url: str | None = _string(
+        None,
+        "Object store of cloud topics, the same for all brokers: file:///path, s3://bucket/prefix, gs:// or az://.",
+    )
+    cloud_linger_ms: int = _long(
+        100, "How long batches of cloud topics are gathered into one object. Each object is a request.", low=0
+    )
+    cloud_l0_bytes: int = _long(4 << 20, "Size at which an object is sent without waiting for more.", low=1)
+    cloud_l0_partitions_max: int = _int(500, "Maximum number of partitions in one object.", low=1, high=500)
+    cloud_uploads_max: int = _int(4, "Maximum number of objects that a broker sends at once.", low=1)
+    cloud_downloads_max: int = _int(16, "Maximum number of reads that a broker sends to the store at once.", low=1)
+    cloud_pending_bytes_max: int = _long(
+        32 << 20,
+        "Bytes of cloud topics that wait to be stored; beyond them producers are told to try again.",
+        low=1,
+    )
+    cloud_cache_bytes_max: int = _long(
+        64 << 20, "Bytes of cloud topics that a broker keeps in memory for consumers.", low=1
+    )
+
     # --- Sexton's own ---
 
     metastore_url: str = _string(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.settings.broker import BROKER_SETTINGS, KAFKA_ONLY
 from sexton.settings.group import GROUP_DEFAULTS, GROUP_SETTINGS
 from sexton.settings.layers import SettingsView, broker_values, with_overrides
@@ -19,6 +20,17 @@ from sexton.settings.topic import INTERNAL_SEGMENT_BYTES, TOPIC_SETTINGS, TopicC
 from sexton.types import INT64_MAX
 
 MIN_INSYNC = "min.insync.replicas"
+CLOUD_BATCH_BYTES_MAX = 8 << 20
+"""A batch of a cloud topic is never split, and an object is one request."""
+
+_WITHOUT_MEANING_IN_CLOUD = {
+    "compaction.coordination": "there is one copy of the data, and nothing to coordinate",
+    "flush.before.ack": "a write is acknowledged when the store has it",
+    "flush.messages": "a write is acknowledged when the store has it",
+    "flush.ms": "a write is acknowledged when the store has it",
+    MIN_INSYNC: "a write is acknowledged when the store has it, whatever brokers are up",
+    "unclean.leader.election.enable": "every broker can lead, and none can lose what is acknowledged",
+}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -64,6 +76,36 @@ def check_topic(view: SettingsView, static: Mapping[str, str], broker_id: int, o
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
     check_offered(config, {name: name for name in TOPIC_SETTINGS})
+    if overrides.get(STORAGE_MODE) == CLOUD:
+        check_cloud(config, overrides)
+
+
+def check_cloud(config: TopicConfig, overrides: Mapping[str, str]) -> None:
+    """Refuses what has no meaning for a cloud topic, unless it says what is so anyway."""
+    for name, why in _WITHOUT_MEANING_IN_CLOUD.items():
+        setting = TOPIC_SETTINGS[name]
+        if name in overrides and setting.parse(overrides[name]) != setting.default:
+            raise BadSettingError(f"Invalid value {overrides[name]} for configuration {name} of a cloud topic: {why}")
+    if config.compacts:
+        raise BadSettingError(
+            "Invalid value compact for configuration cleanup.policy of a cloud topic: cloud topics are not compacted "
+            "yet. Use storage.mode=local"
+        )
+    if config.max_message_bytes > CLOUD_BATCH_BYTES_MAX:
+        raise BadSettingError(
+            f"Invalid value {config.max_message_bytes} for configuration max.message.bytes of a cloud topic: a batch "
+            f"is one request to the store. Set it to {CLOUD_BATCH_BYTES_MAX} or less"
+        )
+
+
+def check_storage_mode(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Where a topic's data is, is decided when the topic is made."""
+    was, wanted = before.get(STORAGE_MODE, "local"), after.get(STORAGE_MODE, "local")
+    if was != wanted:
+        raise BadSettingError(
+            f"Invalid value {wanted} for configuration {STORAGE_MODE}: the topic was made with {was}. Make another "
+            "topic, and copy the records"
+        )
 
 
 def check_min_insync(overrides: Mapping[str, str], replicas_count: int) -> None:

@@ -83,6 +83,14 @@ class TopicConfig:
         "log.cleaner.coordination",
         choices=("coordinated", "independent"),
     )
+    storage_mode: str = _topic(
+        Kind.STRING,
+        "local",
+        "local: on the disks of the topic's replicas. cloud: once, in the object store of cloud.store.url. Chosen when "
+        "the topic is made.",
+        "default.storage.mode",
+        choices=("local", "cloud"),
+    )
     delete_retention_ms: int = _topic(
         Kind.LONG,
         DAY_MS,
