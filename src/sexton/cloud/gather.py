@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import Final
 
 from sexton.cloud.log import CloudLog, Piece
 from sexton.ports.cloud import Owner
 from sexton.records.objects import FRONT_BYTES, MAGIC, Level, ObjectEncoder, Writer
 from sexton.types import PartitionId
-
-NOTHING_SINCE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +30,6 @@ class Gather:
         self._limits = limits
         self._pieces: dict[PartitionId, Piece] = {}
         self.size_bytes = 0
-        self.since_ms = NOTHING_SINCE
-        """When the first batch came, by a monotonic clock."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
@@ -42,12 +37,10 @@ class Gather:
     def has_room(self, size_bytes: int) -> bool:
         return not self._pieces or self.size_bytes + size_bytes <= self._limits.bytes_max
 
-    def add(self, piece: Piece, size_bytes: int, now_ms: int) -> None:
+    def add(self, piece: Piece, size_bytes: int) -> None:
         """A batch of this size has gone into the piece."""
         assert self._pieces.setdefault(piece.key, piece) is piece, f"C5: {piece.log!r} has two pieces in one gather"
         self.size_bytes += size_bytes
-        if self.since_ms == NOTHING_SINCE:
-            self.since_ms = now_ms
 
     def forget(self, log: CloudLog) -> int:
         """Leaves out what a log has put here. Returns how many bytes that was."""
@@ -62,15 +55,12 @@ class Gather:
     def is_full(self) -> bool:
         return self.size_bytes >= self._limits.bytes_max or len(self._pieces) >= self._limits.partitions_max
 
-    def is_due(self, now_ms: int) -> bool:
-        return bool(self) and (self.is_full or now_ms - self.since_ms >= self._limits.linger_ms)
-
     def seal(self) -> list[Piece]:
         """By partition, so that an object's order does not depend on who came first."""
         pieces = [self._pieces[key] for key in sorted(self._pieces)]
         for piece in pieces:
             assert piece.log.seal() is piece, f"C5: {piece.log!r} grows elsewhere"
-        self._pieces, self.size_bytes, self.since_ms = {}, 0, NOTHING_SINCE
+        self._pieces, self.size_bytes = {}, 0
         return pieces
 
 

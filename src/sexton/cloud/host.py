@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,7 +53,8 @@ class CloudHost(Protocol):
         """Broker id, and the broker epoch of this process. The epoch changes when the broker registers again."""
         ...
 
-    @property
-    def lease_is_valid(self) -> Callable[[], bool]: ...
+    def lease_is_valid(self) -> bool:
+        """Whether this broker may serve."""
+        ...
 
     def topic_config(self, topic: str) -> TopicConfig: ...

@@ -297,7 +297,7 @@ class CloudReplica:
         if is_same_reign and self.role is not Role.IDLE:
             self.row = row
             return
-        if row.leader_epoch < self.row.leader_epoch or (is_same_reign and self.is_stranded):
+        if row.partition_epoch < self.row.partition_epoch or (is_same_reign and self.is_stranded):
             return
         self.resign()
         self.row = row

@@ -112,6 +112,9 @@ class Uploads:
         self._puts_max = settings.uploads_max
         """Halved when the store is busy, raised by one with each success."""
         self._timer: asyncio.TimerHandle | None = None
+        """Of the present gather."""
+        self._is_overdue = False
+        """The present gather has waited long enough, and grows only because no PUT can begin."""
         self._committing: asyncio.Task[None] | None = None
         self._chain_bytes = 0
         self._failing_since_ms: int | None = None
@@ -155,11 +158,12 @@ class Uploads:
         if piece.is_inline:
             self._add_inline(piece)
             return appended
-        self._gather.add(piece, len(piece.batches[-1]), self._host.clock.monotonic_ms())
+        self._gather.add(piece, len(piece.batches[-1]))
         if self._gather.is_full:
             self._seal()
-        elif self._timer is None:
-            self._timer = self._later(self._settings.gather.linger_ms)
+        elif self._timer is None and not self._is_overdue:
+            linger_s = self._settings.gather.linger_ms / 1000
+            self._timer = asyncio.get_running_loop().call_later(linger_s, self._linger_is_over)
         return appended
 
     def _add_inline(self, piece: Piece) -> None:
@@ -195,22 +199,17 @@ class Uploads:
 
     # Gathering
 
-    def _later(self, after_ms: int) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(after_ms / 1000, self._linger_is_over)
-
     def _linger_is_over(self) -> None:
+        """Beyond what may be in flight the gather goes on growing, until a PUT has ended or it is full."""
         self._timer = None
-        if not self._gather or self.is_stopped:
-            return
-        if len(self._puts) >= self._puts_max or self._unput:
-            return  # it grows until a PUT has ended: `_put_next`
-        waited_ms = self._host.clock.monotonic_ms() - self._gather.since_ms
-        if waited_ms < self._settings.gather.linger_ms:
-            self._timer = self._later(self._settings.gather.linger_ms - waited_ms)  # another gather than it was set for
-        else:
+        self._is_overdue = bool(self._gather) and (len(self._puts) >= self._puts_max or bool(self._unput))
+        if self._gather and not self._is_overdue and not self.is_stopped:
             self._seal()
 
     def _seal(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._is_overdue = None, False
         pieces = self._gather.seal()
         data, positions = encode(pieces, self._host.cluster_id, Owner.broker(*self._host.identity))
         for piece in pieces:
@@ -229,7 +228,7 @@ class Uploads:
             task = self._host.supervisor.work(self._put(link), "an upload", link.object_id or "")
             self._puts.add(task)
             task.add_done_callback(self._put_ended)
-        if not self._unput and self._timer is None and self._gather:
+        if self._is_overdue:
             self._linger_is_over()
 
     def _put_ended(self, task: asyncio.Task[None]) -> None:
