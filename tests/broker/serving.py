@@ -31,6 +31,7 @@ from sexton.ports.metastore import (
     TopicRow,
 )
 from sexton.ports.network import Connection, Part, Receiver
+from sexton.ports.objects import ObjectStore
 from sexton.protocol.errors import KafkaError
 from sexton.protocol.messages import decode_response, encode_request
 from sexton.records.batch import ControlType, Record, encode, make_batch
@@ -122,7 +123,7 @@ class ServingBroker(Broker):
     clock: ManualClock
     metastore: LeavingMetastore
 
-    def __init__(self, disk: Disk | None = None, **settings: str | int) -> None:
+    def __init__(self, disk: Disk | None = None, objects: ObjectStore | None = None, **settings: str | int) -> None:
         needed: dict[str, str | int] = {
             "node.id": BROKER_ID,
             "log.dirs": "/data",
@@ -138,6 +139,7 @@ class ServingBroker(Broker):
             network=Nowhere(),
             metastore=LeavingMetastore(),
             rng=random.Random(1),
+            objects=objects,
         )
 
     def replica(self, partition: int = 0, topic: str = TOPIC) -> LocalReplica:
@@ -251,9 +253,11 @@ class ServingBroker(Broker):
             self.disk.go_on()
 
 
-async def serving_broker(disk: Disk | None = None, **settings: str | int) -> ServingBroker:
+async def serving_broker(
+    disk: Disk | None = None, objects: ObjectStore | None = None, **settings: str | int
+) -> ServingBroker:
     """Has joined a cluster of three, and leads every partition of TOPIC."""
-    broker = ServingBroker(disk, **settings)
+    broker = ServingBroker(disk, objects, **settings)
     await broker.start()
     for broker_id in OTHER_IDS:
         await broker.add_broker(broker_id)

@@ -39,6 +39,9 @@ from sexton.broker.transactions.coordinator_log import CoordinatorLog
 from sexton.broker.transactions.producer_ids import ProducerIds
 from sexton.broker.transactions.transactions import Transactions
 from sexton.client.errors import NotConnectedError
+from sexton.cloud.gather import GatherLimits
+from sexton.cloud.host import CloudSettings
+from sexton.cloud.replicas import CloudReplicas
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.view_topics import ViewTopics
 from sexton.metadata.topics import OFFSETS_TOPIC
@@ -56,6 +59,7 @@ from sexton.ports.metastore import (
     StaleError,
 )
 from sexton.ports.network import Listener, Network
+from sexton.ports.objects import ObjectStore
 from sexton.protocol.errors import KafkaError
 from sexton.protocol.private import PrivateApi
 from sexton.replication.fetcher import FetchLimits
@@ -106,12 +110,15 @@ class Broker:
         network: Network,
         metastore: Metastore,
         rng: random.Random,
+        objects: ObjectStore | None = None,
     ) -> None:
+        """Without `objects` it leads no partition of a cloud topic, and makes none."""
         self.config = config
         self.clock = clock
         self.disk = disk
         self.network = network
         self.metastore = metastore
+        self.objects = objects
         self.rng = rng
         self.view = ClusterView()
         self.cluster_id = uuid.UUID(int=0)
@@ -123,7 +130,8 @@ class Broker:
             lease_ms=config.broker_lease_ms,
             renew_ms=config.broker_lease_renew_ms,
         )
-        self.replicas = Replicas(self, self._replication_settings())
+        cloud = None if objects is None else CloudReplicas(_CloudHost(self, objects), self._cloud_settings())
+        self.replicas = Replicas(self, self._replication_settings(), cloud)
         self.compaction = CompactionService(
             self.replicas,
             disk,
@@ -471,6 +479,8 @@ class Broker:
                 self.groups.reconfigure(self.config)
                 self.transactions.reconfigure()
                 topics.update((replica.topic, None) for replica in self.replicas.all())
+                if self.replicas.cloud is not None:
+                    topics.update((replica.topic, None) for replica in self.replicas.cloud.all())
         for topic in topics:
             self.replicas.reconfigure(topic)
 
@@ -490,6 +500,17 @@ class Broker:
                 Throttle(lambda: self.config.leader_replication_throttled_rate, self.clock),
                 Throttle(lambda: self.config.follower_replication_throttled_rate, self.clock),
             ),
+        )
+
+    def _cloud_settings(self) -> CloudSettings:
+        config = self.config
+        return CloudSettings(
+            gather=GatherLimits(config.cloud_linger_ms, config.cloud_l0_bytes, config.cloud_l0_partitions_max),
+            uploads_max=config.cloud_uploads_max,
+            downloads_max=config.cloud_downloads_max,
+            pending_bytes_max=config.cloud_pending_bytes_max,
+            cache_bytes_max=config.cloud_cache_bytes_max,
+            producer_expiry_ms=config.producer_id_expiration_ms,
         )
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
@@ -525,3 +546,29 @@ class Broker:
         """Called when a loop ends by itself. That is a bug, and a broker cannot work without its loops."""
         if not self.failed.done():
             self.failed.set_exception(error)
+
+
+class _CloudHost:
+    """The broker, as its cloud partitions see it."""
+
+    def __init__(self, broker: Broker, objects: ObjectStore) -> None:
+        self._broker = broker
+        self.objects = objects
+        self.clock = broker.clock
+        self.rng = broker.rng
+        self.supervisor = broker.supervisor
+        self.metastore = broker.metastore
+
+    @property
+    def cluster_id(self) -> uuid.UUID:
+        return self._broker.cluster_id
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self._broker.identity
+
+    def lease_is_valid(self) -> bool:
+        return self._broker.lease_is_valid()
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        return self._broker.topic_config(topic)

@@ -20,6 +20,7 @@ from sexton.settings.checks import (
     check_broker,
     check_group,
     check_min_insync,
+    check_storage_mode,
     check_topic,
     group_setting,
     topic_setting,
@@ -135,6 +136,7 @@ def _check(broker: Broker, resource: Resource, before: Settings, settings: Setti
     view, static, own = broker.view, broker.config.static, broker.config.node_id
     try:
         if resource.scope is ConfigScope.TOPIC:
+            check_storage_mode(before, settings)
             check_topic(view, static, own, settings)
             if settings.get(MIN_INSYNC) != before.get(MIN_INSYNC):
                 check_min_insync(settings, _replicas_count(broker, resource.name))

@@ -22,9 +22,13 @@ from sexton.metadata.topics import (
     check_topic_name,
     new_topic_rows,
 )
+from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.ports.metastore import AlreadyExistsError, MetastoreUnavailableError, PartitionRow, TopicRow
+from sexton.ports.object_names import claim_store
+from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.checks import MIN_INSYNC, check_min_insync, check_topic
+from sexton.settings.layers import with_overrides
 from sexton.settings.schema import BadSettingError
 
 if TYPE_CHECKING:
@@ -53,10 +57,13 @@ async def create_topic(
 ) -> tuple[TopicRow, Sequence[PartitionRow]]:
     """Creates the topic, and returns when this broker sees it. With `validate_only`, returns what would have been
     created."""
+    wanted = with_storage_mode(broker, wanted)
 
     async def attempt() -> tuple[TopicRow, Sequence[PartitionRow]]:
         topic, rows = await _planned(broker, wanted)
         if not validate_only:
+            if is_cloud(wanted):
+                await _claim_store(broker)
             try:
                 await broker.metastore.create_topic(topic, rows, wanted.settings)
             except AlreadyExistsError as error:
@@ -157,9 +164,48 @@ def plan_topic(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, list[Partiti
         existing=existing,
         is_internal=wanted.name in INTERNAL_TOPICS,
     )
+    if is_cloud(wanted):
+        return topic, [replace(row, isr=row.replicas) for row in rows]
     with _settings_checked():
         check_min_insync(wanted.settings, min(len(row.replicas) for row in rows))
     return topic, rows
+
+
+# ---- cloud topics ----
+
+
+def is_cloud(wanted: NewTopic) -> bool:
+    return wanted.settings.get(STORAGE_MODE) == CLOUD
+
+
+def with_storage_mode(broker: Broker, wanted: NewTopic) -> NewTopic:
+    """Where a topic's data is, is decided now: the default may change. Internal topics are never cloud: their
+    coordinators must not wait for a store."""
+    if wanted.name in INTERNAL_TOPICS:
+        if is_cloud(wanted):
+            raise KafkaError(ErrorCode.invalid_config, f"{wanted.name} is an internal topic, which is always local")
+        return wanted
+    if STORAGE_MODE not in wanted.settings:
+        default = with_overrides(broker.view, broker.config.static, broker.config.node_id, {}).storage_mode
+        if default == CLOUD:
+            wanted = replace(wanted, settings={**wanted.settings, STORAGE_MODE: CLOUD})
+    if is_cloud(wanted) and broker.objects is None:
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"{STORAGE_MODE}={CLOUD} needs an object store, and this broker has none: set cloud.store.url",
+        )
+    return wanted
+
+
+async def _claim_store(broker: Broker) -> None:
+    """Before the first cloud topic is made the store is marked as this cluster's."""
+    assert broker.objects is not None
+    try:
+        await claim_store(broker.objects, broker.cluster_id)
+    except StoreUnavailableError as error:
+        raise KafkaError(ErrorCode.request_timed_out, f"the object store does not answer: {error}") from error
+    except StoreRefusedError as error:
+        raise KafkaError(ErrorCode.invalid_config, str(error)) from error
 
 
 def with_incarnations(row: PartitionRow, rng: random.Random) -> PartitionRow:

@@ -111,6 +111,7 @@ async def _serve(config: BrokerConfig) -> None:
     from sexton.adapters.clock import SystemClock
     from sexton.adapters.files import FileDisk
     from sexton.adapters.metastore import open_metastore
+    from sexton.adapters.objects import open_store
     from sexton.adapters.sockets import SocketNetwork
     from sexton.broker.broker import Broker
 
@@ -123,6 +124,7 @@ async def _serve(config: BrokerConfig) -> None:
         network=SocketNetwork(),
         metastore=open_metastore(config.metastore_url),
         rng=random.Random(secrets.randbits(128)),
+        objects=None if config.cloud_store_url is None else open_store(config.cloud_store_url),
     )
     running.supervisor.watch(asyncio.get_running_loop())
     if not await _started(running, config, stop):

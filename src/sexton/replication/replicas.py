@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from sexton.cloud.replicas import CloudReplicas
 from sexton.errors import SextonError
 from sexton.metadata.incarnations import is_added_again, is_missing
 from sexton.ports.metastore import PartitionRow
@@ -50,7 +51,7 @@ class ReplicationSettings:
 
 
 class Replicas:
-    def __init__(self, host: Host, settings: ReplicationSettings) -> None:
+    def __init__(self, host: Host, settings: ReplicationSettings, cloud: CloudReplicas | None = None) -> None:
         self._host = host
         self._supervisor = host.supervisor
         self._view = host.view
@@ -62,6 +63,8 @@ class Replicas:
         self._by_name: dict[TopicPartition, LocalReplica] = {}
         self._unopened: dict[PartitionId, Unopened] = {}
         self._sessions: dict[Hashable, FollowerSession] = {}
+        self.cloud = cloud
+        """None on a broker without a store: it leads no partition of a cloud topic."""
 
     # Lookup
 
@@ -69,6 +72,8 @@ class Replicas:
         replica = self._by_name.get((topic, partition))
         if replica is not None:
             return replica
+        if self.cloud is not None and (led := self.cloud.get(topic, partition)) is not None:
+            return led
         row = self._view.partition(topic, partition)
         if row is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no {topic}-{partition}")
@@ -142,7 +147,8 @@ class Replicas:
         gone = [key for key in (*self._by_key, *self._unopened) if key[0] in deleted_topics]
         gone += [(r.topic_id, r.partition) for r in rows if own_id not in r.replicas]
         await self._remove(gone)
-        here = [row for row in rows if own_id in row.replicas]
+        self._apply_cloud(rows, [*deleted_topics], gone)
+        here = [row for row in rows if own_id in row.replicas and not self._view.is_cloud(row.topic_id)]
         if not here:
             return
         await some_at_once(OPEN_AT_ONCE, (self._make_sure_it_is_open(row) for row in here))
@@ -153,12 +159,30 @@ class Replicas:
             logger.error("cannot write %s: %s", HIGH_WATERMARKS_FILE, error)
         await asyncio.gather(*(self._take_role(row) for row in here))
 
+    def _apply_cloud(
+        self, rows: Sequence[PartitionRow], deleted_topics: Sequence[uuid.UUID], gone: Sequence[PartitionId]
+    ) -> None:
+        own_id = self._host.identity[0]
+        here = [row for row in rows if own_id in row.replicas and self._view.is_cloud(row.topic_id)]
+        if self.cloud is None:
+            if any(row.leader == own_id for row in here):
+                logger.error("this broker is to lead partitions of cloud topics and has no store: set cloud.store.url")
+            return
+        self.cloud.remove_topics(deleted_topics)
+        self.cloud.remove(gone)
+        topics = ((self._view.topic_by_id(row.topic_id), row) for row in here)
+        self.cloud.apply((topic.name, row) for topic, row in topics if topic is not None)
+
     async def remove_unplaced(self) -> None:
         """Removes replicas that are no longer placed here: the topic was deleted or the replica moved while no change
         was received."""
         own_id = self._host.identity[0]
-        rows = {key: self._view.partition_by_id(*key) for key in (*self._by_key, *self._unopened)}
-        await self._remove([key for key, row in rows.items() if row is None or own_id not in row.replicas])
+        in_cloud = [] if self.cloud is None else self.cloud.keys()
+        rows = {key: self._view.partition_by_id(*key) for key in (*self._by_key, *self._unopened, *in_cloud)}
+        gone = [key for key, row in rows.items() if row is None or own_id not in row.replicas]
+        await self._remove(gone)
+        if self.cloud is not None:
+            self.cloud.remove(gone)
 
     async def apply_failed(self) -> None:
         """Tries again what could not be opened or led: a full disk, or a lack of descriptors, may be over."""
@@ -213,6 +237,8 @@ class Replicas:
             if replica.topic == topic:
                 replica.log.reconfigure(config)
                 replica.flush_and_commit()
+        if self.cloud is not None:
+            self.cloud.reconfigure(topic)
 
     async def _make_sure_it_is_open(self, row: PartitionRow) -> None:
         replica = self._by_key.get((row.topic_id, row.partition))
@@ -281,7 +307,7 @@ class Replicas:
             and replica.log.failure is None
             and replica.row.leader == self._host.identity[0]
             and replica.was_led_in(replica.row.leader_epoch)
-        ]
+        ] + ([] if self.cloud is None else self.cloud.stranded())
 
     async def _remove(self, keys: Sequence[PartitionId]) -> None:
         removed = []
@@ -373,6 +399,8 @@ class Replicas:
                 logger.error("%r: retention failed: %s", replica, error)
             except Exception as bug:
                 self._supervisor.survived(bug, "retention", replica)
+        if self.cloud is not None:
+            await self.cloud.run_retention(now_ms)
 
     async def _retain(self, replica: LocalReplica, now_ms: int) -> None:
         replica.log.producers.expire(now_ms)
@@ -386,6 +414,8 @@ class Replicas:
         """Closes all logs. Returns whether everything that was appended is on disk; if not, the next start runs
         recovery."""
         await self._roles.stop()
+        if self.cloud is not None:
+            await self.cloud.stop()
         for session in self._sessions.values():
             session.close()
         for replica in self.all():

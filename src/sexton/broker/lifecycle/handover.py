@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sexton.broker.admin import serving_brokers
 from sexton.broker.lifecycle.folder import Folder, Past
 from sexton.metadata import elections
+from sexton.metadata.cloud_elections import hand_over_cloud, restart_cloud
 from sexton.metadata.elections import LogState
 from sexton.metadata.incarnations import is_missing, new_id
 from sexton.ports.metastore import BrokerRow, PartitionRow, StaleError
@@ -48,6 +49,10 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
     for row in broker.view.replicas_on(own_id):
         topic = broker.view.topic_by_id(row.topic_id)
         assert topic is not None
+        if broker.view.is_cloud(row.topic_id):
+            led_anew = restart_cloud(row, own_id)
+            changed += [led_anew] if led_anew is not None else []
+            continue
         try:
             state, on_disk = _found(broker, topic.name, row, folder, past)
         except OSError as error:
@@ -165,6 +170,11 @@ async def hand_over(broker: Broker, answering: Mapping[int, int]) -> None:
         brokers = broker.view.brokers
         changed: dict[int, list[PartitionRow]] = {}
         for row in broker.view.replicas_on(own_id):
+            if broker.view.is_cloud(row.topic_id):
+                led_elsewhere = hand_over_cloud(row, own_id, brokers, answering)
+                if led_elsewhere is not None:
+                    changed.setdefault(led_elsewhere.leader, []).append(led_elsewhere)
+                continue
             new_row = elections.hand_over(row, own_id, brokers, answering)
             if new_row is not None:
                 successor = elections.successors(row, own_id, brokers, answering)[0]
@@ -185,7 +195,8 @@ def is_needed(broker: Broker, answering: Collection[int]) -> bool:
     """Whether this broker must not be fenced before its lease has expired, because all other in-sync replicas of some
     partition may be dead."""
     own_id, brokers = broker.config.node_id, broker.view.brokers
-    needed = [r for r in broker.view.replicas_on(own_id) if elections.is_needed(r, own_id, brokers, answering)]
+    local = [row for row in broker.view.replicas_on(own_id) if not broker.view.is_cloud(row.topic_id)]
+    needed = [row for row in local if elections.is_needed(row, own_id, brokers, answering)]
     if needed:
         logger.warning(
             "no other in-sync replica of %d partitions answers: not fencing this broker, its lease will expire",

@@ -1,0 +1,266 @@
+"""Cloud topics through a broker's API: made, written, read, and refused with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import pytest
+
+from sexton.broker.api import create_topics, delete_records, fetch, list_offsets, produce
+from sexton.broker.resources import Resource, change_settings
+from sexton.cloud.replica import CloudReplica
+from sexton.ports.metastore import ConfigScope
+from sexton.ports.object_names import MARKER_KEY
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import decode_all
+from tests.broker.serving import BROKER_ID, Client, ServingBroker, batch_of, serving_broker
+from tests.cloud.worlds import MemoryStore, away, until
+from tests.log.helpers import plain
+
+CLOUD = {"storage.mode": "cloud"}
+
+
+def with_broker(
+    work: Callable[[ServingBroker, Client], Coroutine[Any, Any, None]],
+    store: MemoryStore | None = None,
+    **settings: Any,
+) -> None:
+    async def go() -> None:
+        broker = await serving_broker(objects=store or MemoryStore(), cloud_linger_ms=1, **settings)
+        await work(broker, Client(broker))
+        assert not broker.supervisor.bugs
+        await broker.stop()
+
+    asyncio.run(go())
+
+
+async def create(client: Client, name: str = "c", **settings: str) -> Any:
+    configs = [{"name": key.replace("_", "."), "value": value} for key, value in settings.items()]
+    topic = {
+        "name": name,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": [{"partition_index": 0, "broker_ids": [BROKER_ID]}],
+        "configs": configs,
+    }
+    body = {"topics": [topic], "timeout": 10_000, "validate_only": False}
+    return (await client.call(create_topics.API_KEY, 5, body)).topics[0]
+
+
+async def led(broker: ServingBroker, name: str = "c") -> CloudReplica:
+    def is_led() -> bool:
+        return broker.replicas.cloud is not None and getattr(broker.replicas.cloud.get(name, 0), "is_leader", False)
+
+    await until(is_led)
+    replica = broker.replicas.leader(name, 0)
+    assert isinstance(replica, CloudReplica)
+    return replica
+
+
+async def write(client: Client, batch: bytes, acks: int = -1, timeout: int = 5_000) -> Any:
+    partition = {"index": 0, "records": batch}
+    body = {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": timeout,
+        "topic_data": [{"name": "c", "partition_data": [partition]}],
+    }
+    return (await client.call(produce.API_KEY, 9, body)).responses[0].partition_responses[0]
+
+
+async def read(client: Client, offset: int = 0) -> Any:
+    partition = {
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "fetch_offset": offset,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1 << 20,
+    }
+    body = {
+        "replica_id": -1,
+        "max_wait": 5_000,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "isolation_level": 1,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": "c", "partitions": [partition]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    return (await client.call(fetch.API_KEY, 12, body)).responses[0].partitions[0]
+
+
+async def offset_of(client: Client, timestamp: int) -> Any:
+    asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+    body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "c", "partitions": [asked]}]}
+    return (await client.call(list_offsets.API_KEY, 7, body)).topics[0].partitions[0]
+
+
+def test_what_is_produced_to_a_cloud_topic_is_in_the_store_and_can_be_consumed() -> None:
+    async def work(broker: ServingBroker, client: Client) -> None:
+        assert (await create(client, storage_mode="cloud")).error_code == 0
+        await led(broker)
+        for number, acks in enumerate((-1, 1)):
+            assert (await write(client, batch_of(b"%d" % number, number), acks)).base_offset == number
+        store = broker.objects
+        assert isinstance(store, MemoryStore)
+        assert len([key for key in store.objects if key != MARKER_KEY]) == 2
+        answer = await read(client)
+        assert [record.value for batch in decode_all(bytes(answer.records)) for record in batch.records] == [b"0", b"1"]
+        assert (answer.high_watermark, answer.last_stable_offset) == (2, 2)
+        found = [(await offset_of(client, time)).offset for time in (-1, -2, 1, 2, -3)]
+        assert found == [2, 0, 1, -1, 1]
+
+    with_broker(work)
+
+
+def test_a_fetch_is_answered_when_the_store_has_sent_what_it_asks_for() -> None:
+    store = MemoryStore()
+
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client, storage_mode="cloud")
+        replica = await led(broker)
+        await write(client, batch_of(b"cold"))
+        assert broker.replicas.cloud is not None
+        for key in list(broker.replicas.cloud.parts.cache._kept):
+            broker.replicas.cloud.parts.cache.forget(key)
+
+        async def slow(operation: str, key: str) -> None:
+            await asyncio.sleep(0.02)
+
+        store.trouble = slow
+        answer = await read(client)
+        assert [batch.base_offset for batch in decode_all(bytes(answer.records))] == [0]
+        assert len(store.gets) == 1
+        assert replica.high_watermark == 1
+
+    with_broker(work, store)
+
+
+def test_a_store_that_is_away_is_a_timeout_and_the_retry_is_recognised() -> None:
+    store = MemoryStore()
+
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client, storage_mode="cloud")
+        await led(broker)
+        store.trouble = away
+        batch = plain(b"v", producer_id=5, producer_epoch=0, base_sequence=0)
+        late = await write(client, batch, timeout=20)
+        assert (late.error_code, late.base_offset) == (ErrorCode.request_timed_out, -1)
+        store.trouble = None
+        again = await write(client, batch)
+        assert (again.error_code, again.base_offset) == (0, 0)
+        assert broker.replicas.leader("c", 0).high_watermark == 1
+
+    with_broker(work, store)
+
+
+def test_delete_records_of_a_cloud_topic() -> None:
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client, storage_mode="cloud")
+        await led(broker)
+        await write(client, plain(b"a", b"b"))
+        asked = {"name": "c", "partitions": [{"partition_index": 0, "offset": 1}]}
+        answer = await client.call(delete_records.API_KEY, 1, {"topics": [asked], "timeout": 1000})
+        assert answer.topics[0].partitions[0].low_watermark == 1
+        assert (await read(client, 0)).error_code == ErrorCode.offset_out_of_range
+        assert (await read(client, 1)).error_code == 0
+
+    with_broker(work)
+
+
+def test_a_broker_that_resigns_serves_nothing_and_leads_again_in_another_epoch() -> None:
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client, storage_mode="cloud")
+        await led(broker)
+        await write(client, batch_of(b"a"))
+        await broker.change(topic="c", leader=2, replicas=(1, 2), isr=(1, 2), leader_epoch=1)
+        assert (await write(client, batch_of(b"b"))).error_code == ErrorCode.not_leader_or_follower
+        await broker.change(topic="c", leader=BROKER_ID, leader_epoch=2)
+        await led(broker)
+        assert (await write(client, batch_of(b"b"))).base_offset == 1
+
+    with_broker(work)
+
+
+def test_the_default_mode_of_a_broker_is_for_topics_that_clients_make_and_not_for_internal_ones() -> None:
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client)
+        await led(broker)
+        row = broker.view.topic("c")
+        assert row is not None
+        assert broker.view.is_cloud(row.topic_id)
+        await broker.ensure_internal_topic("__consumer_offsets")
+        offsets = broker.view.topic("__consumer_offsets")
+        assert offsets is not None
+        assert not broker.view.is_cloud(offsets.topic_id)
+
+    with_broker(work, default_storage_mode="cloud", offsets_topic_replication_factor=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("min_insync_replicas", "2", "the store has it"),
+        ("unclean_leader_election_enable", "true", "none can lose"),
+        ("flush_before_ack", "false", "the store has it"),
+        ("cleanup_policy", "compact", "not compacted yet"),
+        ("max_message_bytes", str(9 << 20), "one request"),
+    ],
+)
+def test_what_has_no_meaning_for_a_cloud_topic_is_refused_with_the_reason(name: str, value: str, reason: str) -> None:
+    async def work(broker: ServingBroker, client: Client) -> None:
+        answer = await create(client, storage_mode="cloud", **{name: value})
+        assert answer.error_code == ErrorCode.invalid_config
+        assert reason in answer.error_message
+
+    with_broker(work)
+
+
+def test_a_cloud_topic_without_a_store_is_refused_with_the_remedy() -> None:
+    async def go() -> None:
+        broker = await serving_broker()
+        answer = await create(Client(broker), storage_mode="cloud")
+        assert answer.error_code == ErrorCode.invalid_config
+        assert "set cloud.store.url" in answer.error_message
+        await broker.stop()
+
+    asyncio.run(go())
+
+
+def test_a_store_of_another_cluster_is_refused() -> None:
+    store = MemoryStore()
+    store.objects[MARKER_KEY] = b'{"cluster_id": "00000000-0000-0000-0000-0000000000aa", "format_version": 1}'
+
+    async def work(broker: ServingBroker, client: Client) -> None:
+        answer = await create(client, storage_mode="cloud")
+        assert answer.error_code == ErrorCode.invalid_config
+        assert "belongs to cluster" in answer.error_message
+
+    with_broker(work, store)
+
+
+def test_the_mode_of_a_topic_cannot_be_changed() -> None:
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client, storage_mode="cloud")
+        resource = Resource(ConfigScope.TOPIC, "c")
+        settings: dict[str, str]
+        for settings in ({"storage.mode": "local"}, {}):
+            with pytest.raises(KafkaError) as refused:
+                await change_settings(broker, resource, partial(_given, settings), validate_only=False)
+            assert "was made with cloud" in refused.value.message
+        after = {**CLOUD, "retention.ms": "1000"}
+        await change_settings(broker, resource, lambda _: after, validate_only=False)
+        await broker.catch_up()
+        assert (await led(broker)).config.retention_ms == 1000
+
+    with_broker(work)
+
+
+def _given(settings: dict[str, str], _: object) -> dict[str, str]:
+    return settings
