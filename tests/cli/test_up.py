@@ -76,6 +76,20 @@ def test_only_its_owner_may_read_where_the_metastore_is(tmp_path: Path, first_po
     assert folder.resolve(Wishes()).metastore_url == "postgresql://me:secret@host/db"
 
 
+def test_where_cloud_topics_are_stored_is_remembered(tmp_path: Path, first_port: int) -> None:
+    folder = ClusterFolder(tmp_path)
+    folder.make()
+    assert "cloud.store" not in folder.write_config(folder.resolve(Wishes(1, first_port)), 1, {}).read_text()
+    cluster = folder.resolve(Wishes(1, first_port, store_url="folder"))
+    folder.remember(cluster)
+    assert cluster.store_url == f"file://{tmp_path}/objects"
+    text = folder.write_config(folder.resolve(Wishes()), 1, {}).read_text()
+    assert f"cloud.store.url=file://{tmp_path}/objects\n" in text
+    assert "cloud.linger.ms=5\n" in text
+    remote = folder.resolve(Wishes(store_url="s3://bucket/x"))
+    assert "cloud.linger.ms" not in folder.write_config(remote, 1, {}).read_text()
+
+
 def test_settings_come_from_the_folders_file_and_then_from_the_command_line(tmp_path: Path, first_port: int) -> None:
     folder = ClusterFolder(tmp_path)
     folder.make()

@@ -31,6 +31,10 @@ PORTS_TRIED_COUNT: Final = 200
 LOOPBACK: Final = "127.0.0.1"
 
 
+OWN_FOLDER: Final = "folder"
+FOLDER_LINGER_MS: Final = "5"
+
+
 class ClusterFolderError(SextonError):
     """The folder, or what is asked of it, makes no sense."""
 
@@ -48,6 +52,8 @@ class Cluster:
     """By broker id."""
     admin_ports: dict[str, int] = field(default_factory=dict)
     """Where they tell of themselves over HTTP: always on loopback."""
+    store_url: str = ""
+    """Of cloud topics' objects; empty if there are none."""
 
     @property
     def broker_ids(self) -> list[int]:
@@ -66,6 +72,8 @@ class Wishes:
     host: str | None = None
     advertised_host: str | None = None
     metastore_url: str | None = None
+    store_url: str | None = None
+    """OWN_FOLDER is a folder inside the cluster's."""
 
 
 class ClusterFolder:
@@ -122,6 +130,8 @@ class ClusterFolder:
         if wishes.advertised_host is not None:
             cluster.advertised_host = wishes.advertised_host
         cluster.metastore_url = wishes.metastore_url or cluster.metastore_url or self._own_metastore_url()
+        if wishes.store_url is not None:
+            cluster.store_url = self._own_store_url() if wishes.store_url == OWN_FOLDER else wishes.store_url
         count = wishes.brokers or len(cluster.ports) or DEFAULT_BROKERS
         kept = dict(cluster.ports) if wishes.port is None else {}
         cluster.ports = {each: port for each, port in kept.items() if int(each) <= count}
@@ -142,6 +152,9 @@ class ClusterFolder:
 
         return sqlite_url(str(self.path / "metastore.sqlite"))
 
+    def _own_store_url(self) -> str:
+        return (self.path / "objects").as_uri()
+
     def _check_remembered(self, cluster: Cluster) -> None:
         for broker_id, port in cluster.ports.items():
             if not is_free(cluster.host, port):
@@ -159,6 +172,7 @@ class ClusterFolder:
         port = cluster.ports[str(broker_id)]
         settings = {
             **_defaults(len(cluster.ports)),
+            **_store_settings(cluster.store_url),
             "admin.listener": f"http://{LOOPBACK}:{cluster.admin_ports[str(broker_id)]}",
             **own,
             **overrides,
@@ -203,6 +217,14 @@ def _defaults(brokers_count: int) -> dict[str, str]:
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": "2" if replicas == 3 else "1",
     }
+
+
+def _store_settings(store_url: str) -> dict[str, str]:
+    """A folder answers at once, so there is little to gain by waiting for more to send."""
+    if not store_url:
+        return {}
+    linger = {"cloud.linger.ms": FOLDER_LINGER_MS} if store_url.startswith("file:") else {}
+    return {"cloud.store.url": store_url, **linger}
 
 
 def _in_url(host: str) -> str:

@@ -58,6 +58,14 @@ def up(
         str | None,
         typer.Option(metavar="URL", help="postgresql://user@host/database. As before, or a file in the folder."),
     ] = None,
+    cloud: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where cloud topics are stored: s3://bucket/prefix, gs://, az://, file:///path; or folder, for one in "
+            "the cluster's own. As before, or none.",
+        ),
+    ] = None,
     host: Annotated[
         str | None, typer.Option(help="The address to listen at. As before, or loopback: nobody else can connect.")
     ] = None,
@@ -82,7 +90,16 @@ def up(
     folder = ClusterFolder(directory)
     folder.make()
     with exclusively(folder.lock_path, "Another `sexton up` runs there. Stop it, or choose another --dir"):
-        cluster = folder.resolve(Wishes(brokers, port, host, advertise, metastore))
+        cluster = folder.resolve(
+            Wishes(
+                brokers=brokers,
+                port=port,
+                host=host,
+                advertised_host=advertise,
+                metastore_url=metastore,
+                store_url=cloud,
+            )
+        )
         overrides = parse_settings(settings or [])
         for broker_id in cluster.broker_ids:
             folder.write_config(cluster, broker_id, overrides)
