@@ -22,6 +22,7 @@ from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import NS, Process, SimulatedLoop
 from sexton.simulate.metastore import MetastoreService
 from sexton.simulate.network import Fabric, Host
+from sexton.simulate.objects import ObjectService
 from sexton.simulate.trace import Trace
 
 PORT = 9092
@@ -93,6 +94,8 @@ class SimulatedCluster:
         self.trace = trace
         self._times = times
         self.metastore = MetastoreService(loop, random.Random(f"{seed}:metastore"), fabric, InProcessMetastore())
+        self.objects: ObjectService | None = None
+        """The store of cloud topics, if there is one."""
         self.nodes: dict[str, Node] = {}
         for broker_id in range(1, brokers_count + 1):
             host = fabric.add_host(f"broker-{broker_id}")
@@ -133,6 +136,7 @@ class SimulatedCluster:
                 network=self.fabric.of(process, node.name),
                 metastore=self.metastore.of(process, node.name),
                 rng=random.Random(node.rng.getrandbits(64)),
+                objects=None if self.objects is None else self.objects.of(process, node.name),
             )
             node.broker = broker
             if self.on_start is not None:
