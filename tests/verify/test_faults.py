@@ -92,8 +92,15 @@ def leaves_and_joins(scene: Scene) -> None:
     assert all(gone in each.replicas for each in probes.partitions(scene.bootstrap, [TOPIC]).values())
 
 
+def wait_until_all_is_there(scene: Scene) -> None:
+    """Faults of a broker's files hit nobody while another broker is away, or lags."""
+    scene.cluster.wait_ready()
+    wait_until(lambda: is_whole(scene))
+
+
 def loses_its_disk(scene: Scene) -> None:
     write(scene)
+    wait_until_all_is_there(scene)
     fault = LostDisk(scene)
     (node_id,) = fault.begin(act("lost-disk", Target.LEADER)).hit
     assert isinstance(node_id, int)
@@ -105,6 +112,7 @@ def loses_its_disk(scene: Scene) -> None:
 
 
 def comes_back_with_an_old_image(scene: Scene) -> None:
+    wait_until_all_is_there(scene)
     fault = OldImage(scene)
     (node_id,) = fault.begin(act("old-image")).hit
     assert isinstance(node_id, int)
@@ -118,6 +126,7 @@ def comes_back_with_an_old_image(scene: Scene) -> None:
 
 def comes_back_with_damaged_files(scene: Scene) -> None:
     write(scene)
+    wait_until_all_is_there(scene)
     fault = CorruptFile(scene)
     told = fault.begin(act("corrupt-file", Target.LEADER))
     (node_id,) = told.hit

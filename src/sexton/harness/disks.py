@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,9 @@ LOST_AND_FOUND: Final = "lost+found"
 
 DISK_MB: Final = 1024
 """More than a run writes in minutes. The file has holes: what nobody has written takes no place."""
+
+UNMOUNT_TIMEOUT_S: Final = 120
+POLL_S: Final = 0.1
 
 
 class SmallDisk:
@@ -68,7 +72,14 @@ class SmallDisk:
             lost.rmdir()
 
     def unmount(self) -> None:
+        """Returns when nobody has it any more. Whoever has made a mount namespace meanwhile (`ip netns exec` does) has
+        a copy of the mount until it ends; the image must not be checked, or mounted anew, beside that."""
         _run("umount", self.place)
+        deadline_s = time.monotonic() + UNMOUNT_TIMEOUT_S
+        while subprocess.run(["losetup", "-j", self.image], capture_output=True, check=True).stdout:
+            if time.monotonic() > deadline_s:
+                raise HarnessError(f"still mounted somewhere after {UNMOUNT_TIMEOUT_S} s", str(self.image))
+            time.sleep(POLL_S)
 
     def fill(self) -> None:
         """To the last byte that anybody may have."""
