@@ -34,8 +34,11 @@ def test_an_honest_proxy_shows_nothing_wrong(cluster: SextonCluster, tmp_path: P
     "name", [pytest.param(name, marks=pytest.mark.soak if lie.is_long else ()) for name, lie in LIES.items()]
 )
 def test_a_lie_to_clients_is_found_out(name: str, cluster: SextonCluster, tmp_path: Path) -> None:
+    """On a busy machine clients do little in five seconds, and a lie that nobody was told cannot be found."""
     lie = LIES[name]
     told = selftest.told_by(cluster.bootstrap, tmp_path / name, lie, 5)
+    if not told & lie.shows:
+        told = selftest.told_by(cluster.bootstrap, tmp_path / f"{name}-for-longer", lie, 40)
     assert told & lie.shows, told
 
 
