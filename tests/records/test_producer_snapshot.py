@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sexton.errors import (
     CorruptHistoryError,
     CorruptLogError,
+    DamagedObjectError,
     NotAHistoryError,
     NotALogError,
     SextonError,
@@ -123,12 +124,14 @@ def test_an_error_crosses_to_another_process_whole(kind: type[SextonError]) -> N
 
 
 def test_exit_codes_tell_the_errors_apart() -> None:
-    """A command reads logs or histories, so that what is wrong with one has the code of the same with the other."""
+    """A command reads logs, histories or objects: what is wrong with one has the code of the same with the others."""
     general = [kind for kind in SextonError.__subclasses__() if kind.__module__ == SextonError.__module__]
     kinds: list[type[SextonError]] = [SextonError, *general]
-    codes = [kind.exit_code for kind in kinds if kind not in (CorruptHistoryError, NotAHistoryError)]
+    codes = [
+        kind.exit_code for kind in kinds if kind not in (CorruptHistoryError, NotAHistoryError, DamagedObjectError)
+    ]
     assert len(set(codes)) == len(codes)
-    assert CorruptHistoryError.exit_code == CorruptLogError.exit_code
+    assert CorruptHistoryError.exit_code == DamagedObjectError.exit_code == CorruptLogError.exit_code
     assert NotAHistoryError.exit_code == NotALogError.exit_code
     assert all(2 < code < 126 for code in codes)
 

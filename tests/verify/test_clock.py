@@ -142,8 +142,9 @@ def test_a_process_goes_by_its_own_clock_from_the_next_question_on(two: Clocks) 
     assert not list(Path("/dev/shm").glob(f"*faketime_s*_{process.pid}"))
 
 
+@pytest.mark.soak
 @pytest.mark.cluster
-@pytest.mark.parametrize("system", ["sexton", pytest.param("kafka-4.3.0", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("system", ["sexton", "kafka-4.3.0"])
 def test_transactions_are_whole_though_clocks_jump_drift_and_strobe(tmp_path: Path, system: str) -> None:
     run = tmp_path / "run"
     asked = ("--system", system, "--txn", "--nemesis", "clock", "--time", 10, "--interval", 2, "--seed", 1, *ONE)

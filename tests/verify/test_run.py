@@ -64,6 +64,7 @@ def test_transactions_are_whole_while_brokers_are_killed_and_paused(tmp_path: Pa
     assert code == 0, said
 
 
+@pytest.mark.soak
 @pytest.mark.cluster
 def test_requests_that_come_late_change_nothing_and_the_network_may_be_slow(tmp_path: Path) -> None:
     """Of a cluster that exists, of which only one address is given: clients alone suffer."""
