@@ -74,7 +74,9 @@ def test_the_differing_keys_are_those_of_the_plain_folds(
             if batch.is_control or not batch.records or rng.random() < 0.5:
                 del segment[place]
             else:
-                other_fields: dict[str, Any] = rng.choice([{"value": b"other"}, {"timestamp_ms": 12_345}])
+                # With LogAppendTime the batch alone has a time, and no record one of its own.
+                times = [] if batch.is_log_append_time else [{"timestamp_ms": 12_345}]
+                other_fields: dict[str, Any] = rng.choice([{"value": b"other"}, *times])
                 changed = tuple(replace(record, **other_fields) for record in batch.records)
                 segment[place] = replace(batch, records=changed)
     twin = logs.Log(log.bases, other)

@@ -92,7 +92,7 @@ async def test_a_sqlite_file_is_in_wal_mode_and_outlives_its_process(tmp_path: P
 
 
 async def test_a_sqlite_file_that_another_process_keeps_locked_is_unavailable_in_time(tmp_path: Path) -> None:
-    store = open_metastore(f"sqlite:///{tmp_path}/metastore.db", timeout_ms=300)
+    store = open_metastore(f"sqlite:///{tmp_path}/metastore.db", timeout_ms=2_000)
     await store.open_cluster(CLUSTER)
     row = await register(store, 1)
     blocker = sqlite3.connect(tmp_path / "metastore.db", isolation_level=None)

@@ -39,10 +39,13 @@ def server() -> Iterator[Postgres]:
 
 
 async def opened(url: str, timeout_ms: int = SHORT_MS) -> tuple[ThreadedMetastore, BrokerRow]:
+    patient = open_metastore(url)  # tables are made in their own time, however busy the machine is
+    await patient.open_cluster(CLUSTER)
+    row = await register(patient, 1)
+    await patient.close()
     store = open_metastore(url, timeout_ms=timeout_ms)
     assert isinstance(store, ThreadedMetastore)
-    await store.open_cluster(CLUSTER)
-    return store, await register(store, 1)
+    return store, row
 
 
 async def fails(store: Metastore) -> MetastoreUnavailableError:
