@@ -55,9 +55,8 @@ def test_a_long_correct_history() -> None:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_each_anomaly(name: str) -> None:
-    for seed in range(2):
-        planted = sabotage(name, seed)
-        check(flattened(planted.history.ops), planted.history.run, planted.options)
+    planted = sabotage(name, 1)
+    check(flattened(planted.history.ops), planted.history.run, planted.options)
 
 
 @pytest.mark.soak
@@ -68,22 +67,32 @@ def test_each_anomaly_in_many(name: str) -> None:
         check(flattened(planted.history.ops), planted.history.run, planted.options)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(40))
 def test_nonsense(seed: int) -> None:
+    check_nonsense(seed)
+
+
+@pytest.mark.soak
+def test_nonsense_in_many() -> None:
+    for seed in range(40, 1_000):
+        check_nonsense(seed)
+
+
+def check_nonsense(seed: int) -> None:
     run = Run(workload=("table", "groups")[seed % 2], logs=LOGS if seed % 5 else {})
     check(flattened(nonsense(seed)), run, model=Model.STRICT)
     run = Run(is_read_committed=bool(seed % 2), logs={log: Log("plain", log) for log in range(3)})
     check(flattened(nonsense(seed)), run, Options(ww_deps=False, patience_ms=0, evidence_max=2))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_nonsense_about_tables_and_groups(seed: int) -> None:
     check_about_tables(seed)
 
 
 @pytest.mark.soak
 def test_nonsense_about_tables_and_groups_in_many() -> None:
-    for seed in range(60, 2_000):
+    for seed in range(30, 2_000):
         check_about_tables(seed)
 
 

@@ -7,9 +7,11 @@ import pytest
 
 from sexton.checker.allowed import Model
 from sexton.checker.anomalies import ANOMALIES, Weight
+from sexton.checker.kernels import judge as kernels
 from sexton.checker.reference import CHECKS, judge
 from sexton.checker.verdict import Judgement, Verdict, merge
-from sexton.history.op import HEAL, Ext, F, Run, Type
+from sexton.history.flat import from_ops, paired
+from sexton.history.op import HEAL, Ext, F, Run, Span, Type
 from tests.checker.story import Story, delete, poll, send, table_story
 from tests.project import PROJECT_DIR
 
@@ -86,6 +88,23 @@ def test_a_table_of_which_nothing_was_removed_was_not_tested() -> None:
     story.wait(10)
     story.table(1, 2)
     assert story.judge().verdict is Verdict.TRUE
+
+
+def test_each_replica_that_was_to_be_read_at_the_end_must_have_been() -> None:
+    def scan(story: Story, broker: int, type_: Type) -> None:
+        ext = {Ext.REPLICA: broker, Ext.LOG: 0, Ext.FINAL: True}
+        story.call(1, F.SCAN, poll(0, (0, 1)), spans={0: Span(0, 1)}, type=type_, ext=ext)
+
+    story = _good()
+    story.call(1, F.SCAN, type=Type.FAIL, ext={Ext.REPLICA: 9})
+    scan(story, 1, Type.OK)
+    scan(story, 2, Type.FAIL)
+    unread = "every replica was read to its end, but not log 0 at broker 2"
+    assert _unmet(story.judge()) == [unread]
+    assert story.judge().verdict is Verdict.UNKNOWN
+    assert _unmet(kernels.judge(paired(from_ops(story.ops)), story.run)) == [unread], "by the kernels, too"
+    scan(story, 2, Type.OK)
+    assert story.judge().verdict is Verdict.TRUE, "one that could not be read may be read later"
 
 
 def test_a_fault_must_meet_operations() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sexton.errors import SextonError
+from sexton.harness.cloud_store import CloudStore
 from sexton.harness.cluster import Cluster
 from sexton.harness.errors import HarnessError
-from sexton.harness.systems import cluster_of
+from sexton.harness.store_proxy import StoreFaults
+from sexton.harness.systems import UnknownSystemError, cluster_of
 from sexton.verify import probes
 from sexton.verify.clients.confluent import Producer
 from sexton.verify.faults.base import Scene
@@ -21,7 +24,8 @@ from sexton.verify.faults.images import LostDisk, OldImage
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.moving import Leadership, Membership
 from sexton.verify.faults.schedule import Act, Target
-from sexton.verify.faults.services import Metastore
+from sexton.verify.faults.services import STORE_FAULTS, Metastore, Store
+from sexton.verify.systems import CLOUD, LOCAL, check_storage
 
 TOPIC = "t"
 TIMEOUT_S = 60
@@ -224,3 +228,30 @@ def test_every_fault_says_what_it_does() -> None:
     for name, fault in FAULTS.items():
         assert fault.__doc__, name
         assert "\n" not in fault.__doc__, name
+
+
+def test_the_store_of_cloud_topics_is_broken_in_some_way_and_then_as_before(tmp_path: Path) -> None:
+    with CloudStore(tmp_path) as store:
+        fault = Store(Scene(None, store=store))
+        seen = set()
+        for choice in range(40):
+            told = fault.begin(Act(0, "store", True, Target.ALL, choice))
+            assert told.hit == ["store"]
+            assert store.proxy.faults == STORE_FAULTS[told.ext["how"]] != StoreFaults()
+            seen.add(told.ext["how"])
+            assert fault.end().hit == ["store"]
+            assert store.proxy.faults == StoreFaults()
+        assert seen == STORE_FAULTS.keys()
+        assert fault.end().hit == ()
+
+
+def test_a_store_can_be_broken_only_where_there_is_one() -> None:
+    check_storage("sexton", CLOUD, ["store"])
+    check_storage("kafka-4.3.0", LOCAL, ["kill"])
+    for system, storage, faults, said in (
+        ("sexton", LOCAL, ["store"], "--storage cloud"),
+        ("kafka-4.3.0", CLOUD, [], "Drop --storage cloud"),
+    ):
+        with pytest.raises(UnknownSystemError) as refused:
+            check_storage(system, storage, faults)
+        assert said in refused.value.remedy

@@ -127,7 +127,7 @@ def ran(bootstrap: str, directory: Path, **more: Any) -> Verdict:
         concurrency=3,
         rate=100,
         calm_ns=0,
-        main_ns=4 * NS,
+        main_ns=3 * NS,
         final_ns=60 * NS,
         period_ns=3 * NS,
         interval_ns=NS,

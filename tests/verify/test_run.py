@@ -14,15 +14,18 @@ from typer.testing import CliRunner
 
 from sexton.checker.allowed import Model
 from sexton.checker.anomalies import ANOMALIES
-from sexton.cli import verify
+from sexton.cli import verify, verify_names
 from sexton.errors import SextonError
 from sexton.harness.brokers import SextonCluster
+from sexton.history.flat import to_ops
+from sexton.history.load import load
+from sexton.verify import samples
 from sexton.verify.clients.confluent import Admin
 from sexton.verify.clients.known import CLIENTS
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.late import LATE
 from sexton.verify.lies import LIES
-from sexton.verify.systems import METASTORES, check_name
+from sexton.verify.systems import METASTORES, STORAGES, check_name
 from sexton.verify.workloads.known import WAYS, WORKLOADS
 from tests.verify.commands import ONE, RUN_TIMEOUT_S, ended, started
 
@@ -41,24 +44,17 @@ def wait_for_history(directory: Path, process: subprocess.Popen[str]) -> None:
 @pytest.mark.cluster
 def test_transactions_are_whole_while_brokers_are_killed_and_paused(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    asked = (
-        "--workload",
-        "queue",
-        "--txn",
-        "--nemesis",
-        "kill,pause",
-        "--time",
-        12,
-        "--interval",
-        3,
-        "--seed",
-        1,
-        *ONE,
-    )
+    asked = ("--workload", "queue", "--txn", "--nemesis", "kill,pause", "--time", 6, "--interval", 2, "--seed", 1, *ONE)
     code, said = ended(started("run", "--system", "sexton", *asked, "--dir", run))
     assert code == 0, said
     assert json.loads((run / "results.json").read_text())["verdict"] == "true"
     assert not list(run.glob("cluster/node-*/data")), "only the logs stay"
+    rows = samples.read(run / samples.NAME)
+    assert {row.broker for row in rows if row.broker is not None} == {1, 2, 3}
+    assert any(row.log is not None and row.isr for row in rows)
+    as_lines, as_parquet = load(run), load(run / "ops.parquet")
+    assert list(to_ops(as_parquet.history)) == list(to_ops(as_lines.history))
+    assert as_parquet.run == as_lines.run
 
     code, said = ended(started("check", run))
     assert code == 0, said
@@ -98,7 +94,7 @@ def test_an_end_that_comes_late_tears_transactions_of_kafka_3_and_none_of_sexton
 def test_who_reads_what_was_aborted_is_found_out(tmp_path: Path) -> None:
     """Kafka promises them no better, so the strict model must be asked for."""
     run = tmp_path / "run"
-    asked = ("--txn", "--time", 1, "--isolation", "read_uncommitted", "--model", "strict")
+    asked = ("--txn", "--time", 4, "--isolation", "read_uncommitted", "--model", "strict")
     code, said = ended(started("run", *asked, *ONE, "--dir", run))
     assert code == 1, said
     assert "G1a" in {anomaly["name"] for anomaly in json.loads((run / "results.json").read_text())["anomalies"]}
@@ -137,7 +133,7 @@ def test_a_run_that_was_killed_can_be_judged(tmp_path: Path) -> None:
 def test_of_a_cluster_that_exists_nothing_else_is_touched_and_nothing_is_left(tmp_path: Path) -> None:
     with SextonCluster(nodes=1) as cluster:
         cluster.create_topic("theirs")
-        asked = ("run", "--bootstrap", cluster.bootstrap, "--txn", "--time", 2, "--concurrency", 2)
+        asked = ("run", "--bootstrap", cluster.bootstrap, "--txn", "--time", 5, "--concurrency", 2, "--calm", 0)
         code, said = ended(started(*asked, "--yes", "--dir", tmp_path / "run"))
         assert code == 0, said
         theirs = [topic for topic in Admin(cluster.bootstrap).topics() if not topic.startswith("__")]
@@ -192,24 +188,25 @@ def test_what_makes_no_sense_is_told_before_anything_starts(arguments: tuple[str
 
 def test_what_can_be_named_is_what_there_is() -> None:
     """The command names them itself, so that the shell's completion imports nothing."""
-    assert tuple(FAULTS) == verify.FAULTS
-    assert tuple(CLIENTS) == verify.CLIENTS
-    assert tuple(WORKLOADS) == verify.WORKLOADS
-    assert verify.WAYS == WAYS
-    assert tuple(Model) == verify.MODELS
-    assert verify.METASTORES == METASTORES
-    assert tuple(LATE) == verify.LATE
-    for system in verify.SYSTEMS:
+    assert tuple(FAULTS) == verify_names.FAULTS
+    assert tuple(CLIENTS) == verify_names.CLIENTS
+    assert tuple(WORKLOADS) == verify_names.WORKLOADS
+    assert verify_names.WAYS == WAYS
+    assert tuple(Model) == verify_names.MODELS
+    assert verify_names.METASTORES == METASTORES
+    assert verify_names.STORAGES == STORAGES
+    assert tuple(LATE) == verify_names.LATE
+    for system in verify_names.SYSTEMS:
         assert check_name(system) == system
 
 
 def test_a_list_is_completed_at_its_last_name() -> None:
-    complete = verify._among(verify.FAULTS, has_list=True)
+    complete = verify_names.among(verify_names.FAULTS, has_list=True)
     assert complete("kill,g") == ["kill,grave"]
-    assert complete("st") == ["stop"]
+    assert complete("sto") == ["stop", "store"]
 
 
 def test_everything_that_can_be_named_is_listed() -> None:
     said = CliRunner().invoke(verify.app, ["list"]).output
-    for name in (*verify.FAULTS, *verify.CLIENTS, *verify.WORKLOADS, *ANOMALIES, *LIES):
+    for name in (*verify_names.FAULTS, *verify_names.CLIENTS, *verify_names.WORKLOADS, *ANOMALIES, *LIES):
         assert f"{name} " in said

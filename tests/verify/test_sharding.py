@@ -50,6 +50,7 @@ def test_logs_of_a_shard_that_was_killed_are_read_as_well() -> None:
 def ran(bootstrap: str, directory: Path, lanes: int, asked: Asked) -> tuple[Verdict, list[dict[str, Any]]]:
     plan = Plan(
         seed=4,
+        rate=300.0,
         concurrency=SHARDS * lanes,
         shards=SHARDS,
         calm_ns=0,

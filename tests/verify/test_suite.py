@@ -55,8 +55,10 @@ def test_every_workload_meets_every_fault() -> None:
     for workload, known in WORKLOADS.items():
         faults = {fault for cell in cells if cell.workload == workload for fault in cell.faults}
         able = {name for name in FAULTS if suite._is_able(name, "sexton")}
-        assert faults == able - (set() if known.compacts else {"grave"})
+        assert faults == able - {"store"} - (set() if known.compacts else {"grave"})
     assert {cell.is_transactional for cell in cells if cell.workload == "queue"} == {False, True}
+    on_cloud = {fault for cell in suite.cells("sexton", "cloud") for fault in cell.faults}
+    assert on_cloud == able - {"grave"}
 
 
 def test_a_suite_of_true_runs_is_true_and_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,7 @@ def obligations(view: View) -> Iterator[Obligation]:
         yield Obligation("a transaction was aborted", any(call.op.type is Type.FAIL for call in transactions))
     if view.run.workload == "table":
         yield from compaction(view, **_removed(view))
+    yield from replicas((call.op.ext, call.is_ok) for call in view.calls if call.op.f == F.SCAN)
     if view.run.workload == "groups":
         yield Obligation("a group was rebalanced", any(call.op.rebalanced for call in view.calls))
     yield from _faults(view)
@@ -129,6 +130,20 @@ def compaction(view: View, *, removed: bool, tombstones: bool) -> Iterator[Oblig
     yield Obligation("compaction removed a tombstone", tombstones)
     epochs = {item for call in view.probes for item in view.by_log(call, Ext.LEADER_EPOCHS).items()}
     yield Obligation("a leader moved", len(epochs) > len({log for log, _ in epochs}))
+
+
+def replicas(scans: Iterable[tuple[Mapping[str, Any], bool]]) -> Iterator[Obligation]:
+    """Of every scan what it said, and whether it was ok: each replica that was to be read at the end was."""
+    asked, read = set(), set()
+    for ext, is_ok in scans:
+        if ext.get(Ext.FINAL) is True and Ext.LOG in ext:
+            replica = str(ext[Ext.LOG]), str(ext.get(Ext.REPLICA))
+            asked.add(replica)
+            if is_ok:
+                read.add(replica)
+    if asked:
+        left = "; ".join(f"log {log} at broker {broker}" for log, broker in sorted(asked - read))
+        yield Obligation(f"every replica was read to its end{f', but not {left}' if left else ''}", not left)
 
 
 def _faults(view: View) -> Iterator[Obligation]:

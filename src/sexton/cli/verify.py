@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 import tempfile
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,8 +15,27 @@ from rich.table import Table
 
 from sexton import extras
 from sexton.cli.broker import UsageError
+from sexton.cli.verify_names import (
+    ACKS,
+    CLIENTS,
+    DEFAULT_NODES,
+    FAULTS,
+    ISOLATIONS,
+    LATE,
+    METASTORES,
+    MODELS,
+    POSITIONS,
+    STORAGES,
+    SYSTEMS,
+    WAYS,
+    WORKLOADS,
+    among,
+    clients_in,
+    model_named,
+    names_in,
+)
+from sexton.cli.verify_run import SECOND_NS, RunOptions, asked_for
 from sexton.errors import SextonError
-from sexton.settings.properties import parse_settings
 
 if TYPE_CHECKING:
     from sexton.checker.allowed import Model
@@ -27,64 +44,11 @@ if TYPE_CHECKING:
     from sexton.verify.runner import Plan
     from sexton.verify.suite import Cell, Done
 
-SECOND_NS: Final = 1_000_000_000
 PIPED_WIDTH: Final = 160
 """Of tables, where nobody can tell how wide the reader's screen is."""
 
-EXISTING_RATE: Final = 100.0
-OWN_RATE: Final = 1_000.0
-
 TIMEOUT_MS_MAX: Final = 40_000
 """Of transactions: whoever waits for the end of one must be done before it is taken for hanging."""
-CRASH_EVERY_NS: Final = 30 * SECOND_NS
-"""Of one client, with --crash-clients."""
-
-SYSTEMS: Final = ("sexton", "sexton-independent", "kafka-4.3.0", "kafka-3.9.2")
-WORKLOADS: Final = (
-    "queue",
-    "table",
-    "register",
-    "append",
-    "abort",
-    "early-read",
-    "auto-commit",
-    "groups",
-    "eos",
-    "mixed",
-)
-WAYS: Final = ("assign", "subscribe")
-FAULTS: Final = (
-    "kill",
-    "stop",
-    "pause",
-    "partition",
-    "clock",
-    "grave",
-    "leadership",
-    "membership",
-    "compactor",
-    "metastore",
-    "failing-disk",
-    "full-disk",
-    "read-only-disk",
-    "slow-disk",
-    "lost-disk",
-    "old-image",
-    "corrupt-file",
-    "kill-clients",
-    "pause-clients",
-    "late",
-    "slow-network",
-)
-LATE: Final = ("end-txn", "add-partitions-to-txn", "produce", "txn-offset-commit")
-ACKS: Final = ("all", "1", "0")
-POSITIONS: Final = ("advance", "rewind")
-CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java", "franz-go")
-MODELS: Final = ("kafka", "jepsen", "strict")
-DEFAULT_NODES: Final = 3
-METASTORES: Final = ("sqlite", "postgres")
-ISOLATIONS: Final = ("read_committed", "read_uncommitted")
-"""For the shell's completion, which must not import what these are of; a test compares them."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -109,16 +73,6 @@ class VerdictUnknownError(SextonError):
     """Nothing wrong was found, and not everything was tested."""
 
     exit_code = 3
-
-
-def _among(names: tuple[str, ...], *, has_list: bool = False) -> Callable[[str], list[str]]:
-    """Completes a name, or the last one of several with commas."""
-
-    def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",") if has_list else ("", "", incomplete)
-        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
-
-    return complete
 
 
 class _Told:
@@ -153,7 +107,7 @@ def run(
         typer.Option(
             metavar="NAME",
             help="sexton, sexton-independent (compacts as Kafka does), or kafka-VERSION: started on this machine.",
-            autocompletion=_among(SYSTEMS),
+            autocompletion=among(SYSTEMS),
         ),
     ] = "sexton",
     nodes: Annotated[int, typer.Option(metavar="N", help="Brokers.", min=3, max=9)] = DEFAULT_NODES,
@@ -162,9 +116,17 @@ def run(
         typer.Option(
             metavar="NAME",
             help="Where Sexton keeps the cluster's state: sqlite, or postgres, started on this machine.",
-            autocompletion=_among(METASTORES),
+            autocompletion=among(METASTORES),
         ),
     ] = "sqlite",
+    storage: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Where Sexton keeps topics: local, or cloud, in an S3 that is started on this machine.",
+            autocompletion=among(STORAGES),
+        ),
+    ] = "local",
     bootstrap: Annotated[
         str | None, typer.Option(metavar="HOST:PORT,…", help="A cluster that exists, instead; nothing is broken there.")
     ] = None,
@@ -173,7 +135,7 @@ def run(
         typer.Option(
             metavar="NAME",
             help=f"{', '.join(WORKLOADS)}.",
-            autocompletion=_among(WORKLOADS),
+            autocompletion=among(WORKLOADS),
         ),
     ] = "queue",
     txn: Annotated[bool, typer.Option("--txn", help="Send and poll in transactions.")] = False,
@@ -182,7 +144,7 @@ def run(
         typer.Option(
             metavar="WAYS",
             help="How clients of queue get logs to read, with commas: assign, subscribe.",
-            autocompletion=_among(WAYS, has_list=True),
+            autocompletion=among(WAYS, has_list=True),
         ),
     ] = "assign",
     nemesis: Annotated[
@@ -190,7 +152,7 @@ def run(
         typer.Option(
             metavar="FAULTS",
             help="Which faults, with commas: `sexton verify list` has them.",
-            autocompletion=_among(FAULTS, has_list=True),
+            autocompletion=among(FAULTS, has_list=True),
         ),
     ] = "",
     time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="How long faults come.", min=1)] = 60.0,
@@ -200,7 +162,7 @@ def run(
             metavar="NAMES",
             help=f"Which clients, with commas: {', '.join(CLIENTS)}, or java-VERSION, as in java-3.9.2. By default all "
             "that are installed and can do what they will be asked for.",
-            autocompletion=_among(CLIENTS, has_list=True),
+            autocompletion=among(CLIENTS, has_list=True),
         ),
     ] = "",
     concurrency: Annotated[int, typer.Option(help="Clients at a time.", min=1)] = 6,
@@ -221,7 +183,7 @@ def run(
         typer.Option(
             metavar="LEVEL",
             help="What consumers read: read_committed or read_uncommitted.",
-            autocompletion=_among(ISOLATIONS),
+            autocompletion=among(ISOLATIONS),
         ),
     ] = "read_committed",
     crash_clients: Annotated[
@@ -232,7 +194,7 @@ def run(
         typer.Option(
             metavar="REQUESTS",
             help=f"Have these come late, with commas: {', '.join(LATE)}. Adds the fault `late`.",
-            autocompletion=_among(LATE, has_list=True),
+            autocompletion=among(LATE, has_list=True),
         ),
     ] = "",
     client_setting: Annotated[
@@ -249,7 +211,7 @@ def run(
         typer.Option(
             metavar="NUMBER",
             help="What producers without transactions wait for: all, 1 or 0. Less than all is not idempotent.",
-            autocompletion=_among(ACKS),
+            autocompletion=among(ACKS),
         ),
     ] = "all",
     idempotence: Annotated[
@@ -282,7 +244,7 @@ def run(
         typer.Option(
             metavar="POSITION",
             help="With --workload abort: where consumers must stand after an abort, advance or rewind.",
-            autocompletion=_among(POSITIONS),
+            autocompletion=among(POSITIONS),
         ),
     ] = "",
     max_writes_per_log: Annotated[
@@ -291,6 +253,9 @@ def run(
     abort_p: Annotated[
         float, typer.Option("--abort-p", help="Of a transaction, at each step: abort it on purpose.", min=0, max=1)
     ] = 0.1,
+    calm_s: Annotated[
+        float, typer.Option("--calm", metavar="SECONDS", help="Before the first fault, beside --time.", min=0)
+    ] = 5.0,
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", help="Between faults, about.", min=0.1)
     ] = 10.0,
@@ -333,7 +298,7 @@ def run(
         typer.Option(
             metavar="NAME",
             help="What is allowed: kafka, jepsen or strict.",
-            autocompletion=_among(MODELS),
+            autocompletion=among(MODELS),
         ),
     ] = "kafka",
 ) -> None:
@@ -342,95 +307,26 @@ def run(
     It ends with 0 if the verdict is true, with 1 if it is false, and with 3 if not all was tested that should have
     been. Ctrl-C heals what is broken, and judges what there is.
     """
-    if not client:
+    options = RunOptions(**locals())  # each parameter by its name
+    if not options.client:
         extras.need("verify", "sexton verify run", ", or name what you have with --client")
-    from sexton.verify import outside, systems
     from sexton.verify import run as verifying
-    from sexton.verify.lies import LIES
     from sexton.verify.report import page
-    from sexton.verify.runner import Plan
-    from sexton.verify.workloads import known as workloads
 
-    requests = _names(late, LATE, "request")
-    faults = _names(f"{nemesis},late" if requests else nemesis, FAULTS, "fault")
-    if bootstrap is not None:
-        outside.check(faults, allows_admin=allow_admin, command=fault_command)
-        if not topic_prefix:
-            raise UsageError("topics with any name would be deleted at the end", "", "Name a prefix: --topic-prefix")
-    elif allow_admin or fault_command:
-        raise UsageError("--allow-admin and --fault-command are for a cluster that exists", "", "Name it: --bootstrap")
-    _names(metastore, METASTORES, "metastore")
-    if bootstrap is not None and (nodes, metastore) != (DEFAULT_NODES, METASTORES[0]):
-        raise UsageError("--nodes and --metastore are of what verify starts", "", "Drop them, or --bootstrap")
-    _names(lie, tuple(LIES), "lie")
-    _names(acks, ACKS, "number of acks")
-    _names(expect, POSITIONS, "position")
-    _names(workload, WORKLOADS, "workload")
-    _names(isolation, ISOLATIONS, "isolation level")
-    kind = workloads.WORKLOADS[workload]
-    asked = workloads.Asked(
-        txn or kind.always_in_transactions,
-        _names(sub_via, WAYS, "way"),
-        expected=expect,
-        sends_per_log_max=max_writes_per_log,
-        abort_p=abort_p,
-    )
-    if asked.is_transactional and (acks != "all" or not idempotence):
-        raise UsageError("transactions need acks=all and idempotence", "", "Drop --acks and --no-idempotence")
-    if expect and workload != "abort":
-        raise UsageError("--expect is for --workload abort", "", "Drop it, or name that workload")
-    clients = _clients(client) or tuple(workloads.able_clients(workload, asked))
-    chosen = secrets.randbelow(1 << 31) if seed is None else seed
-    started = datetime.now().strftime("%Y%m%d-%H%M%S")
-    target = directory or Path("sexton-verify") / f"{started}-{workload}-{chosen}"
-    if target.exists():
-        raise UsageError("it exists already", str(target), "Name another directory")
-    plan = Plan(
-        seed=chosen,
-        concurrency=max(concurrency // shards, 1) * shards if shards else concurrency,
-        shards=shards,
-        rate=rate or (OWN_RATE if bootstrap is None else EXISTING_RATE),
-        main_ns=round(time_s * SECOND_NS),
-        final_ns=round(final_time_s * SECOND_NS),
-        period_ns=round(3 * interval_s * SECOND_NS),
-        interval_ns=round(interval_s * SECOND_NS),
-        faults=faults,
-        clients=clients,
-        crash_every_ns=CRASH_EVERY_NS // concurrency if crash_clients else 0,
-        isolation=isolation,
-        topic_prefix=f"{topic_prefix}{chosen}-",
-        fault_command=fault_command,
-        transaction_timeout_ms=transaction_timeout_ms,
-        late=requests or LATE,
-        acks=acks,
-        is_idempotent=idempotence and acks == "all",
-        client_settings=parse_settings(client_setting or ()),
-        aborts_after_timeout=abort_after_timeout,
-        rewinds=not no_rewind,
-        shares_transactional_ids=shared_transactional_ids,
-    )
-    wanted = verifying.Wanted(
-        system=systems.check_name(system) if bootstrap is None else bootstrap,
-        is_existing=bootstrap is not None,
-        workload=workload,
-        asked=asked,
-        directory=target,
-        keep_data=keep_data,
-        judges_corruption=judge_corruption,
-        nodes=nodes,
-        metastore=metastore,
-        allows_admin=allow_admin,
-        model=_model(model),
-        lie=lie,
-    )
-    if bootstrap is not None and not yes:
-        typer.confirm(f"Make topics {plan.topic_prefix}* in {bootstrap}, use them, and delete them?", abort=True)
+    wanted, plan = asked_for(options)
+    if wanted.is_existing and not yes:
+        _confirm(wanted.system, plan)
     console = _console()
-    console.print(f"{wanted.system}, {workload}, {', '.join(clients)}, seed {chosen}, in {target}")
+    clients = ", ".join(plan.clients)
+    console.print(f"{wanted.system}, {wanted.workload}, {clients}, seed {plan.seed}, in {wanted.directory}")
     with console.status("") as status:
         judgement = verifying.run(wanted, plan, _Told(console, status))
-    console.print(f"The page: {target / page.NAME}")
+    console.print(f"The page: {wanted.directory / page.NAME}")
     _tell(judgement, console)
+
+
+def _confirm(bootstrap: str, plan: Plan) -> None:
+    typer.confirm(f"Make topics {plan.topic_prefix}* in {bootstrap}, use them, and delete them?", abort=True)
 
 
 @app.command()
@@ -441,7 +337,7 @@ def check(
         typer.Option(
             metavar="NAME",
             help="What is allowed: kafka, jepsen or strict.",
-            autocompletion=_among(MODELS),
+            autocompletion=among(MODELS),
         ),
     ] = "kafka",
     ignore: Annotated[str, typer.Option(metavar="ANOMALIES", help="Allow these as well, with commas.")] = "",
@@ -459,9 +355,9 @@ def check(
 
     ignored = frozenset(filter(None, ignore.split(",")))
     if master is None:
-        judgement = verifying.check(path, _model(model), ignored)
+        judgement = verifying.check(path, model_named(model), ignored)
     else:
-        judgement = _check_on_spark(path, _model(model), ignored, master)
+        judgement = _check_on_spark(path, model_named(model), ignored, master)
     if path.is_dir():
         verifying.write_results(path, judgement)
         if (path / page.NAME).exists():  # it may tell another verdict
@@ -532,7 +428,7 @@ def replay(
     needed = shrinking.Tries.parse(tries)
     wanted, plan = again.read(path, path)
     if wanted.is_existing and not yes:
-        typer.confirm(f"Make topics {plan.topic_prefix}* in {wanted.system}, use them, and delete them?", abort=True)
+        _confirm(wanted.system, plan)
     for number in range(1, times + 1):
         console.print(f"{number} of {times}: {', '.join(shrinking.described(plan)[:1])}")
         judgement = _again(path, plan, console)
@@ -570,14 +466,15 @@ def _again(path: Path, plan: Plan, console: Console) -> Judgement:
 
 @app.command()
 def suite(
-    system: Annotated[str, typer.Option(metavar="NAME", help="As for run.", autocompletion=_among(SYSTEMS))] = "sexton",
+    system: Annotated[str, typer.Option(metavar="NAME", help="As for run.", autocompletion=among(SYSTEMS))] = "sexton",
     metastore: Annotated[
-        str, typer.Option(metavar="NAME", help="As for run.", autocompletion=_among(METASTORES))
+        str, typer.Option(metavar="NAME", help="As for run.", autocompletion=among(METASTORES))
     ] = "sqlite",
+    storage: Annotated[str, typer.Option(metavar="NAME", help="As for run.", autocompletion=among(STORAGES))] = "local",
     quick: Annotated[bool, typer.Option("--quick", help="Each workload once, with kill and pause.")] = False,
     time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="For faults, in each run.", min=1)] = 60.0,
     client: Annotated[
-        str, typer.Option(metavar="NAMES", help="As for run.", autocompletion=_among(CLIENTS, has_list=True))
+        str, typer.Option(metavar="NAMES", help="As for run.", autocompletion=among(CLIENTS, has_list=True))
     ] = "",
     only: Annotated[str, typer.Option(metavar="WORKLOADS", help="These workloads, with commas.")] = "",
     seed: Annotated[int, typer.Option(help="Of the first run; each has the next.", min=0)] = 1,
@@ -597,14 +494,19 @@ def suite(
     from sexton.verify.runner import INTERRUPTED
 
     systems.check_name(system)
-    _names(metastore, METASTORES, "metastore")
+    names_in(metastore, METASTORES, "metastore")
     systems.check_metastore(system, metastore)
-    workloads = _names(only, WORKLOADS, "workload") or WORKLOADS
-    given = _clients(client)
+    names_in(storage, STORAGES, "storage")
+    systems.check_storage(system, storage, ())
+    workloads = names_in(only, WORKLOADS, "workload") or WORKLOADS
+    given = clients_in(client)
     wanted = [
-        (place, cell) for place, cell in enumerate(testing.cells(system, is_quick=quick)) if cell.workload in workloads
+        (place, cell)
+        for place, cell in enumerate(testing.cells(system, storage, is_quick=quick))
+        if cell.workload in workloads
     ]
-    of = system if metastore == METASTORES[0] else f"{system}-{metastore}"
+    kinds = [each for each in (metastore, storage) if each not in (METASTORES[0], STORAGES[0])]
+    of = "-".join([system, *kinds])
     directory = directory or Path("sexton-verify") / f"suite-{of}"
     console = _console()
     done: list[testing.Done] = []
@@ -615,7 +517,9 @@ def suite(
             testing.put_aside(directory / cell.name)
             with console.status("") as status:
                 told = _Told(console, status)
-                found = _run_cell(cell, system, metastore, given, seed + place, time_s, directory / cell.name, told)
+                found = _run_cell(
+                    cell, system, metastore, storage, given, seed + place, time_s, directory / cell.name, told
+                )
             if INTERRUPTED in told.phases:
                 testing.put_aside(directory / cell.name)
                 break
@@ -639,6 +543,7 @@ def _run_cell(
     cell: Cell,
     system: str,
     metastore: str,
+    storage: str,
     clients: tuple[str, ...],
     seed: int,
     time_s: float,
@@ -660,7 +565,12 @@ def _run_cell(
         topic_prefix=f"{systems.TOPIC_PREFIX}{seed}-",
     )
     wanted = verifying.Wanted(
-        system=system, metastore=metastore, workload=cell.workload, asked=cell.asked, directory=target
+        system=system,
+        metastore=metastore,
+        storage=storage,
+        workload=cell.workload,
+        asked=cell.asked,
+        directory=target,
     )
     try:
         verifying.run(wanted, plan, told)
@@ -745,29 +655,6 @@ def list_() -> None:
         for name, line in rows.items():
             table.add_row(name, escape(line))
         console.print(table)
-
-
-def _names(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(filter(None, text.split(","))))
-    for name in names:
-        if name not in known:
-            raise UsageError(f"there is no {what} {name}", "", f"Known are {', '.join(known)}")
-    return names
-
-
-def _clients(text: str) -> tuple[str, ...]:
-    from sexton.verify.clients import known
-
-    names = tuple(dict.fromkeys(filter(None, text.split(","))))
-    _names(",".join(name for name in names if not known.java_version(name)), CLIENTS, "client")
-    return names
-
-
-def _model(name: str) -> Model:
-    from sexton.checker.allowed import Model
-
-    _names(name, MODELS, "model")
-    return Model(name)
 
 
 def _console() -> Console:

@@ -50,6 +50,11 @@ class Network:
     def host(self, node_id: int) -> str:
         return f"{self._subnet}.{node_id}"
 
+    @property
+    def outside(self) -> str:
+        """This machine's own address, as all nodes reach it."""
+        return f"{self._subnet}.254"
+
     def prefix(self, node_id: int) -> tuple[str, ...]:
         """Of a command that is to run there."""
         return ("ip", "netns", "exec", self._name(node_id))
@@ -73,7 +78,7 @@ class Network:
         self._undoing = Undoing(undo)
         try:
             _ip("link", "add", self._tag, "type", "bridge")
-            _ip("addr", "add", f"{self._subnet}.254/24", "dev", self._tag)
+            _ip("addr", "add", f"{self.outside}/24", "dev", self._tag)
             _ip("link", "set", self._tag, "up")
             for node_id in self._node_ids:
                 self._add(node_id)

@@ -4,6 +4,7 @@ It speaks HTTP/1.1 on loopback and passes on what it gets as it is, so that sign
 one fate, drawn by the probabilities that `faults` has at that moment:
 
     unsent    the connection breaks before the store has seen the request
+    half      the store sees the first half of the request's body, and then the connection breaks
     busy      503 SlowDown: the store does not see it
     refused   403 AccessDenied: the store does not see it
     hanging   nothing happens until `faults` is set anew; then it is carried out, though nobody may wait for it
@@ -33,7 +34,7 @@ HEAD_BYTES_MAX: Final = 1 << 16
 Z_99: Final = 2.326
 """Standard deviations from the median to the 99th percentile."""
 
-FATES: Final = ("unsent", "busy", "refused", "hanging", "dropped", "short")
+FATES: Final = ("unsent", "half", "busy", "refused", "hanging", "dropped", "short")
 CODES: Final = {"busy": (503, "SlowDown"), "refused": (403, "AccessDenied")}
 NO_BODY: Final = (204, 304)
 
@@ -45,6 +46,7 @@ class StoreFaults:
     median_ms: float = 0.0
     p99_ms: float = 0.0
     unsent: float = 0.0
+    half: float = 0.0
     busy: float = 0.0
     refused: float = 0.0
     hanging: float = 0.0
@@ -83,8 +85,10 @@ class _Message(NamedTuple):
 class StoreProxy:
     """For the store at one port of this machine. Runs in a thread of its own; `faults` may be set at any time."""
 
-    def __init__(self, port: int, faults: StoreFaults | None = None, seed: int = 0) -> None:
+    def __init__(self, port: int, faults: StoreFaults | None = None, seed: int = 0, host: str = HOST) -> None:
         self._upstream_port = port
+        self.host = host
+        """Where it listens. To be set before it is entered."""
         self._faults = faults or StoreFaults()
         self._rng = random.Random(seed)
         self._loop = asyncio.new_event_loop()
@@ -97,7 +101,7 @@ class StoreProxy:
 
     @property
     def endpoint(self) -> str:
-        return f"http://{HOST}:{self._port}"
+        return f"http://{self.host}:{self._port}"
 
     @property
     def faults(self) -> StoreFaults:
@@ -127,7 +131,7 @@ class StoreProxy:
         self._loop.close()
 
     async def _open(self) -> None:
-        self._server = await asyncio.start_server(self._serve, HOST, 0, limit=HEAD_BYTES_MAX)
+        self._server = await asyncio.start_server(self._serve, self.host, 0, limit=HEAD_BYTES_MAX)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def _close(self) -> None:
@@ -168,6 +172,9 @@ class StoreProxy:
         if fate == "hanging":
             await self._changed.wait()
         if fate == "unsent":
+            return False
+        if fate == "half":
+            await _write(upstream, request._replace(body=request.body[: len(request.body) // 2]))
             return False
         if fate in CODES:
             await asyncio.sleep(delay_s)

@@ -17,7 +17,7 @@ from sexton.history import run as description
 from sexton.history.run import Description
 from sexton.verify.run import Wanted
 from sexton.verify.runner import Plan
-from sexton.verify.systems import SQLITE
+from sexton.verify.systems import LOCAL, SQLITE
 from sexton.verify.workloads.known import WORKLOADS, Asked
 
 T = TypeVar("T", Plan, Asked)
@@ -40,6 +40,7 @@ def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
         directory=target,
         nodes=int(more.get("nodes", NODES)),
         metastore=str(more.get("metastore", SQLITE)),
+        storage=str(more.get("storage", LOCAL)),
         judges_corruption=bool(more.get("judges-corruption")),
         model=Model(more.get("model", Model.KAFKA)),
         lie=str(more.get("lie", "")),

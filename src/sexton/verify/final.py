@@ -1,15 +1,21 @@
 """The last of a run: every replica of every compacted log is read through the protocol, and folded by the judge.
 
 When this begins, nothing is broken and every replica is in sync, so whatever two of them do not agree about will stay
-so (replicas-disagree). One that could not be read is tried again as long as there is time.
+so (replicas-disagree). One that could not be read is tried again as long as there is time; if it never could, the
+history says so, for silence about it proves nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sexton.history.op import Ext, F, Op, Poll, Type
 from sexton.verify.generator import Ask
+
+
+def replica_ext(log: int, broker: int) -> dict[str, Any]:
+    return {str(Ext.REPLICA): broker, str(Ext.LOG): log, str(Ext.FINAL): True}
 
 
 class ReplicaPasses:
@@ -26,8 +32,7 @@ class ReplicaPasses:
         if not self._waiting:
             return None
         self._busy[process] = log, broker = self._waiting.pop(0)
-        ext = {str(Ext.REPLICA): broker, "final": True}
-        return Ask(F.SCAN, (Poll(),), (log,), {log: self._ends.get(log, 0)}, ext)
+        return Ask(F.SCAN, (Poll(),), (log,), {log: self._ends.get(log, 0)}, replica_ext(log, broker))
 
     def completed(self, op: Op) -> None:
         replica = self._busy.pop(op.process, None)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
-from sexton.history.op import F, Log, MicroOp, Op, Type
+from sexton.history.op import NAMES_LOGS, F, Log, MicroOp, Op, Type
 
 NS = 1_000_000_000
 
@@ -31,6 +31,11 @@ class Ask(NamedTuple):
     logs: tuple[int, ...] = ()
     offsets: Mapping[int, int] = {}
     ext: Mapping[str, Any] = {}
+
+    @property
+    def named_logs(self) -> tuple[int, ...]:
+        """That a history names: of what a table or a final poll is asked for, it tells what was read."""
+        return self.logs if self.f in NAMES_LOGS else ()
 
 
 class Topic(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sexton.client import apis
 from sexton.client.admin import Admin
@@ -21,30 +21,55 @@ TIMEOUT_MS: Final = 3_000
 """Of a question while brokers may be away: the next one comes in a second."""
 
 
-def watermarks(bootstrap: str, places: Mapping[int, Place]) -> Mapping[str, Any]:
+class Seen(NamedTuple):
+    """Of one log, what brokers say of it."""
+
+    high_watermark: int
+    last_stable_offset: int
+    log_start: int
+    leader_epoch: int
+    leader: int
+    isr: tuple[int, ...]
+
+
+def watermarks(bootstrap: str, places: Mapping[int, Place]) -> Mapping[int, Seen]:
     """By log. A log whose leader changed meanwhile is left out: nobody knows which of the two answered."""
     wanted = dict(places)
     topics = sorted({topic for topic, _ in places.values()})
 
-    async def question(client: Client) -> Mapping[str, Any]:
-        before = await _epochs(client, topics)
-        offsets = {
-            Ext.HIGH_WATERMARKS: await list_offsets(client, dict.fromkeys(wanted.values(), LATEST)),
-            Ext.LAST_STABLE_OFFSETS: await list_offsets(
-                client, dict.fromkeys(wanted.values(), LATEST), isolation=READ_COMMITTED
-            ),
-            Ext.LOG_STARTS: await list_offsets(
-                client, dict.fromkeys(wanted.values(), EARLIEST), isolation=READ_UNCOMMITTED
-            ),
+    async def question(client: Client) -> Mapping[int, Seen]:
+        before = await _partitions(client, topics)
+        ends = await list_offsets(client, dict.fromkeys(wanted.values(), LATEST))
+        stable = await list_offsets(client, dict.fromkeys(wanted.values(), LATEST), isolation=READ_COMMITTED)
+        starts = await list_offsets(client, dict.fromkeys(wanted.values(), EARLIEST), isolation=READ_UNCOMMITTED)
+        after = await _partitions(client, topics)
+        same = led_by_one(wanted, _epochs(before), _epochs(after))
+        return {
+            log: Seen(
+                high_watermark=ends[place],
+                last_stable_offset=stable[place],
+                log_start=starts[place],
+                leader_epoch=after[place].leader_epoch,
+                leader=after[place].leader,
+                isr=after[place].isr,
+            )
+            for log, place in same.items()
         }
-        after = await _epochs(client, topics)
-        same = led_by_one(wanted, before, after)
-        told: dict[str, Any] = {
-            str(name): {str(log): found[place] for log, place in same.items()} for name, found in offsets.items()
-        }
-        return {**told, str(Ext.LEADER_EPOCHS): {str(log): after[place] for log, place in same.items()}}
 
     return asking.ask(bootstrap, question, TIMEOUT_MS)
+
+
+def ext_of(seen: Mapping[int, Seen]) -> Mapping[str, Any]:
+    """What of it goes into a history."""
+    return {
+        str(name): {str(log): getattr(each, column) for log, each in seen.items()}
+        for name, column in (
+            (Ext.HIGH_WATERMARKS, "high_watermark"),
+            (Ext.LAST_STABLE_OFFSETS, "last_stable_offset"),
+            (Ext.LOG_STARTS, "log_start"),
+            (Ext.LEADER_EPOCHS, "leader_epoch"),
+        )
+    }
 
 
 def led_by_one(
@@ -55,14 +80,16 @@ def led_by_one(
     return {log: place for log, place in places.items() if place in after and before.get(place) == after[place]}
 
 
-async def _epochs(client: Client, topics: Iterable[str]) -> dict[Place, int]:
+async def _partitions(client: Client, topics: Iterable[str]) -> dict[Place, PartitionInfo]:
+    """All of those topics that there are."""
     known = (await client.refresh(topics)).topics
     return {
-        (topic, number): each.leader_epoch
-        for topic in topics
-        if topic in known
-        for number, each in known[topic].partitions.items()
+        (topic, number): each for topic in topics if topic in known for number, each in known[topic].partitions.items()
     }
+
+
+def _epochs(partitions: Mapping[Place, PartitionInfo]) -> dict[Place, int]:
+    return {place: each.leader_epoch for place, each in partitions.items()}
 
 
 def leader_of(bootstrap: str, place: Place) -> int:
@@ -77,13 +104,7 @@ def partitions(bootstrap: str, topics: Sequence[str]) -> Mapping[Place, Partitio
     """All of those topics that there are."""
 
     async def question(client: Client) -> dict[Place, PartitionInfo]:
-        known = (await client.refresh(topics)).topics
-        return {
-            (topic, number): each
-            for topic in topics
-            if topic in known
-            for number, each in known[topic].partitions.items()
-        }
+        return await _partitions(client, topics)
 
     return asking.ask(bootstrap, question, TIMEOUT_MS)
 

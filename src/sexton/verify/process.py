@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import sexton
 from sexton.history.op import Type
@@ -23,27 +23,39 @@ SESSION = 1
 """The first object that `serve` is asked to make."""
 
 
-class _Exactly:
-    """Reads no more of a pipe than it is asked for: what was read ahead would not make the pipe readable."""
+READ_BYTES: Final = 1 << 16
+"""At once: what a pipe has room for."""
+
+
+class _Answers:
+    """What comes through a pipe, read in as few pieces as it comes. What was read ahead does not make the pipe readable
+    again, so whoever has taken an answer asks whether `has_more`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._data = b""
+        self._position = 0
+
+    @property
+    def has_more(self) -> bool:
+        return self._position < len(self._data)
 
     def read(self, count: int) -> bytes:
-        parts = []
-        while count > 0:
-            part = os.read(self._descriptor, count)
-            if not part:
-                raise EOFError("it closed its pipe")
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
+        while len(self._data) - self._position < count:
+            self._go_on()
+        self._position += count
+        return self._data[self._position - count : self._position]
 
     def readline(self) -> bytes:
-        line = bytearray()
-        while not line.endswith(b"\n"):
-            line += self.read(1)
-        return bytes(line)
+        while (end := self._data.find(b"\n", self._position)) < 0:
+            self._go_on()
+        return self.read(end + 1 - self._position)
+
+    def _go_on(self) -> None:
+        piece = os.read(self._descriptor, READ_BYTES)
+        if not piece:
+            raise EOFError("it closed its pipe")
+        self._data, self._position = self._data[self._position :] + piece, 0
 
 
 class ClientProcess:
@@ -63,6 +75,7 @@ class ClientProcess:
                 bufsize=0,
                 start_new_session=True,  # Ctrl-C is for whoever leads
             )
+        self._answers = _Answers(self.fileno())
         self._ask(MODULE, "Session", options)
         self._is_new = True
 
@@ -86,7 +99,9 @@ class ClientProcess:
             found = self._take()
             if self._is_new:
                 self._is_new = False
-                return None
+                if not self._answers.has_more:
+                    return None
+                found = self._take()
             assert isinstance(found, Completion)
             return found
         except Failure as failure:
@@ -117,13 +132,12 @@ class ClientProcess:
     def _ask(self, target: int, method: str, *arguments: Any) -> None:
         assert self._process.stdin is not None
         try:
-            pickle.dump((target, method, list(arguments)), self._process.stdin)
-            self._process.stdin.flush()
+            self._process.stdin.write(pickle.dumps((target, method, list(arguments))))  # in one piece
         except OSError:
             return  # it has died; `answer` says so
 
     def _take(self) -> Any:
-        result, failure = pickle.Unpickler(_Exactly(self.fileno())).load()
+        result, failure = pickle.Unpickler(self._answers).load()
         if failure is not None:
             raise failure
         return result

@@ -66,6 +66,7 @@ class Reading:
         self.positions: dict[int, int] = {}
         """By log that it has. UNKNOWN: the client does not tell; of a member of a group only."""
         self._places = places
+        self._log_of: dict[Place, int] = {}
         self._moved: set[int] = set()
 
     def assign(self, starts: Mapping[int, int]) -> None:
@@ -96,15 +97,16 @@ class Reading:
         """What one poll of the client returned, and what its positions moved over. A position that went back is no
         span: the client was told to read on elsewhere."""
         before = dict(self.positions)
-        log_of = {place: log for log, place in self._places.items()}
+        log_of = self._logs_by_place()
         found: dict[int, list[Record]] = {}
         for message in asked(self.consumer.poll_messages, self._poll_s):
             log = log_of[message.topic, message.partition]
             found.setdefault(log, []).append(record_of(message))
         moved = self._follow(log_of) if self.is_member else set()
+        positions = self._told(self.positions)
         for log, start in self.positions.items():
             given = found[log][-1].offset + 1 if log in found and log not in moved else UNKNOWN
-            told = max(self._told(log), given)
+            told = max(positions[log], given)
             self.positions[log] = told if told > 0 or (told == 0 and start == UNKNOWN) else start
         spans = {
             log: Span(start, self.positions[log])
@@ -115,14 +117,23 @@ class Reading:
             spans[log] = Span(found[log][0].offset, found[log][-1].offset + 1)
         return Poll({log: tuple(records) for log, records in found.items()}), spans
 
-    def _told(self, log: int) -> int:
-        """A member may have lost the log meanwhile, or not know yet where it begins to read."""
-        try:
-            return asked(self.consumer.position, self._places[log])
-        except Failure:
-            if not self.is_member:
-                raise
-            return UNKNOWN
+    def _logs_by_place(self) -> Mapping[Place, int]:
+        if len(self._log_of) < len(self._places):
+            self._log_of = {place: log for log, place in self._places.items()}
+        return self._log_of
+
+    def _told(self, logs: Iterable[int]) -> Mapping[int, int]:
+        """A member may have lost a log meanwhile, or not know yet where it begins to read."""
+        found = {}
+        position, places = self.consumer.position, self._places
+        for log in logs:
+            try:
+                found[log] = asked(position, places[log])
+            except Failure:
+                if not self.is_member:
+                    raise
+                found[log] = UNKNOWN
+        return found
 
     def _follow(self, log_of: Mapping[Place, int]) -> set[int]:
         """Which logs were given or taken; those that it has now and had not before begin wherever the client says."""

@@ -1,7 +1,8 @@
 """A whole run: its directory, its system, its workload, and the judgement at the end.
 
-The directory has `test.json`, `history.jsonl`, `results.json`, `report.html`, `clients.log`, and the brokers'
-directories below `cluster/`, of which only the logs stay unless the data is asked for.
+The directory has `test.json`, `history.jsonl` and the same as Parquet, `samples.parquet`, `results.json`,
+`report.html`, `clients.log`, and the brokers' directories below `cluster/`, of which only the logs stay unless the data
+is asked for.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,7 +20,6 @@ from typing import Any, Final
 
 from sexton.checker import reference
 from sexton.checker.allowed import Model
-from sexton.checker.kernels import judge as kernels
 from sexton.checker.verdict import Judgement, Obligation, Verdict, merge
 from sexton.errors import NotAHistoryError
 from sexton.harness import disks
@@ -28,8 +28,10 @@ from sexton.harness.proxy import Proxy
 from sexton.harness.systems import NODES, kafka_version
 from sexton.history import flat
 from sexton.history import run as description
+from sexton.history.flat import FlatHistory
 from sexton.history.load import load
 from sexton.history.op import Op, Run
+from sexton.history.order import Order
 from sexton.history.run import Description
 from sexton.verify import outside, probes, systems
 from sexton.verify.clients import known
@@ -46,6 +48,8 @@ from sexton.verify.workloads.known import QUEUE, WORKLOADS, Asked
 RESULTS: Final = "results.json"
 PLAIN_OPS_MAX: Final = 20_000
 """Up to here the plain judge takes seconds; compiling the other one takes longer, the first time."""
+PIECE_OPS: Final = 100_000
+"""Of a history, as many at once are made into arrays, for Parquet."""
 CLUSTER: Final = "cluster"
 INACCURACY_MS: Final = 1_000
 """Of brokers' clocks, beside what was done to them: what they do at a time they do a little later."""
@@ -64,6 +68,8 @@ class Wanted:
     is_existing: bool = False
     nodes: int = NODES
     metastore: str = systems.SQLITE
+    storage: str = systems.LOCAL
+    """Where topics are: on brokers' disks, or in a store (cloud topics)."""
     workload: str = QUEUE
     asked: Asked = field(default_factory=Asked)
     directory: Path
@@ -73,6 +79,8 @@ class Wanted:
     allows_admin: bool = False
     """Of a cluster that is not ours: whether leaders and replicas of our topics may move there."""
     model: Model = Model.KAFKA
+    has_page: bool = True
+    """Drawing it takes longer than to judge a short run; `report` writes it as well."""
     lie: str = ""
     """What clients are told between them and honest brokers: then a verdict of true would be wrong."""
 
@@ -84,6 +92,7 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     else:
         check_faults(plan.faults, wanted.system)
         systems.check_metastore(wanted.system, wanted.metastore)
+        systems.check_storage(wanted.system, wanted.storage, plan.faults)
     wanted.directory.mkdir(parents=True, exist_ok=True)
     workload = _workload(wanted, plan)
     skew_ms = max((FAULTS[fault].skew_ms for fault in plan.faults), default=0)
@@ -107,6 +116,7 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
             _describe(wanted, plan, workload, skew_ms)  # it has made more logs
             if wanted.is_existing:
                 probes.delete_topics(system.bootstrap, plan.topic_prefix)
+    flat.write_parquet(_pieces(ops), wanted.directory, Order(str(wanted.directory)))
     if not wanted.keep_data:
         for node in (wanted.directory / CLUSTER).glob("node-*"):
             shutil.rmtree(node / "data", ignore_errors=True)
@@ -115,8 +125,13 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     judgement = judge(wanted.directory, ops, _judged(wanted, plan, workload, skew_ms), wanted.model)
     judgement = against_expected(judgement, wanted.asked.expected, workload.seen)
     write_results(wanted.directory, judgement)
-    page.write(wanted.directory, ops, description.read(wanted.directory), judgement.to_json())
+    if wanted.has_page:
+        page.write(wanted.directory, ops, description.read(wanted.directory), judgement.to_json())
     return judgement
+
+
+def _pieces(ops: Sequence[Op]) -> Iterator[FlatHistory]:
+    return (flat.from_ops(ops[first : first + PIECE_OPS]) for first in range(0, len(ops), PIECE_OPS))
 
 
 def check_faults(faults: Sequence[str], system: str) -> None:
@@ -141,6 +156,8 @@ def check(path: Path, model: Model, ignore: frozenset[str]) -> Judgement:
     if len(loaded.history.ops) <= PLAIN_OPS_MAX:
         judgement = reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
     else:
+        from sexton.checker.kernels import judge as kernels  # compiled code, of which most runs have no need
+
         judgement = kernels.judge(loaded.history, loaded.run, model, ignore)
     judgement = replace(judgement, notes=loaded.notes.to_json())
     more = _more(path)
@@ -200,6 +217,7 @@ def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
             needs=needs,
             nodes=wanted.nodes,
             metastore=wanted.metastore,
+            storage=wanted.storage,
         )
     )
 
@@ -236,6 +254,7 @@ def _describe(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> N
         "allows-admin": wanted.allows_admin,
         "nodes": wanted.nodes,
         "metastore": wanted.metastore,
+        "storage": wanted.storage,
         "model": str(wanted.model),
         "judges-corruption": wanted.judges_corruption,
         "lie": wanted.lie,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from sexton.errors import SextonError
 from sexton.harness.cluster import Cluster
@@ -26,7 +26,7 @@ from sexton.history import flat
 from sexton.history.lines import Writer
 from sexton.history.load import LINES, load
 from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Type
-from sexton.verify import probes
+from sexton.verify import probes, samples
 from sexton.verify.clients import known as clients
 from sexton.verify.clients.base import Place, Settings
 from sexton.verify.clients.known import PLAIN
@@ -34,12 +34,14 @@ from sexton.verify.faults.base import Fault, Scene, Told, heal
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.late import LATE
 from sexton.verify.faults.schedule import Act, Kind, schedule, without
-from sexton.verify.final import ReplicaPasses
+from sexton.verify.final import ReplicaPasses, replica_ext
 from sexton.verify.generator import NS, Ask, Generator, Needs, Processes, Question, Workload
 from sexton.verify.outside import Outside, fault
 from sexton.verify.placing import Placing
+from sexton.verify.probes import Seen
 from sexton.verify.process import ClientProcess
 from sexton.verify.reading import POLL_S
+from sexton.verify.samples import Sample
 from sexton.verify.session import Completion, Options
 from sexton.verify.systems import System
 
@@ -228,6 +230,7 @@ class Runner:
                 going.run()
             finally:
                 going.close()
+                samples.write(self.directory, going.samples)
         return going.history.ops if self.start_shards is None else list(flat.to_ops(load(self.directory).history))
 
 
@@ -260,6 +263,7 @@ class _Going:
             clients=self._clients_to_hit,
             compactor=self.system.compactor,
             metastore=self.system.metastore,
+            store=self.system.store,
             own_proxy=self.system.proxy,
             late=self.plan.late,
         )
@@ -270,7 +274,8 @@ class _Going:
         self._is_calm = True
         self._nemesis: Future[Told] | None = None
         self._act: Op | None = None
-        self._probe: Future[Mapping[str, Any]] | None = None
+        self._probe: Future[_Looked] | None = None
+        self.samples: list[Sample] = []
         self._probe_ns = 0
         self._told_ns = 0
         self._hang_ns = HANG_NS
@@ -420,7 +425,8 @@ class _Going:
         self._wait(lambda: all(client.asked is None for client in self._clients.values()))
 
     def _read_replicas(self) -> None:
-        """Each of every compacted log, by whoever is free: also in clusters that are not ours."""
+        """Each of every compacted log, by whoever is free: also in clusters that are not ours. Of a cloud topic its
+        leader: nobody else has it."""
         places = {log: place for log, place in self._places.items() if self.workload.log(log).is_compacted}
         if not places:
             return
@@ -433,8 +439,11 @@ class _Going:
             found = told.result()
         except SextonError as error:
             self._listener.fault(f"nobody says who has which log: {error}")
+            self._tell_unread([(log, UNKNOWN) for log in sorted(places)])
             return
-        replicas = {log: found[place].replicas for log, place in places.items() if place in found}
+        known = {log: found[place] for log, place in places.items() if place in found}
+        is_cloud = self.system.store is not None
+        replicas = {log: (each.leader,) if is_cloud else each.replicas for log, each in known.items()}
         passes = ReplicaPasses(replicas, self.workload.final().offsets)
         asked_before: dict[int, Op | None] = {}
         """By process that was asked for one: its completion before."""
@@ -450,6 +459,14 @@ class _Going:
         if passes.left:
             left = ", ".join(f"log {log} at broker {broker}" for log, broker in passes.left)
             self._listener.fault(f"not read to the end: {left}")
+            self._tell_unread(passes.left)
+
+    def _tell_unread(self, replicas: Sequence[tuple[int, int]]) -> None:
+        """The judge knows nothing but the history. Whoever is still at one of them counts, too."""
+        for log, broker in replicas:
+            ext = replica_ext(log, broker)
+            self.history.write(self._prober, Type.INVOKE, F.SCAN, ext=ext)
+            self.history.write(self._prober, Type.FAIL, F.SCAN, ext=ext, error="it was not read to its end in time")
 
     # -- one turn
 
@@ -489,7 +506,13 @@ class _Going:
         client = self._clients.get(thread) or self._start(thread, process)
         self._processes.invoked(process)
         client.asked = self.history.write(
-            process, Type.INVOKE, ask.f, micro_ops=ask.micro_ops, logs=ask.logs, client=client.at.client, ext=ask.ext
+            process,
+            Type.INVOKE,
+            ask.f,
+            micro_ops=ask.micro_ops,
+            logs=ask.named_logs,
+            client=client.at.client,
+            ext=ask.ext,
         )
         if ask.f == F.CRASH:
             self._completed(client, Completion(type=Type.INFO))
@@ -580,16 +603,17 @@ class _Going:
             if not self._probe.done():
                 return
             future, self._probe = self._probe, None
-            try:
-                self.history.write(self._prober, Type.OK, F.DEBUG, ext=future.result())
-            except SextonError as failed:
-                error = str(failed).partition("\n")[0]
-                self.history.write(self._prober, Type.FAIL, F.DEBUG, error=error)
+            looked = future.result()
+            self.samples += looked.samples
+            if looked.error:
+                self.history.write(self._prober, Type.FAIL, F.DEBUG, error=looked.error)
+            else:
+                self.history.write(self._prober, Type.OK, F.DEBUG, ext=probes.ext_of(looked.seen))
         elif now_ns - self._probe_ns >= PROBE_EVERY_NS and self._places:
             self._probe_ns = now_ns
             newest = dict(list(self._places.items())[-PROBED_LOGS_MAX:])
             self.history.write(self._prober, Type.INVOKE, F.DEBUG)
-            self._probe = self._pool.submit(probes.watermarks, self.system.bootstrap, newest)
+            self._probe = self._pool.submit(_look_at, self.system, newest, now_ns)
 
     def close(self) -> None:
         if self._shards is not None:
@@ -600,6 +624,22 @@ class _Going:
         self._is_healing.set()
         heal(self._faults.values())
         self.history.writer.flush()
+
+
+class _Looked(NamedTuple):
+    samples: list[Sample]
+    seen: Mapping[int, Seen]
+    error: str
+
+
+def _look_at(system: System, places: Mapping[int, Place], now_ns: int) -> _Looked:
+    """In a thread of its own: brokers may be away, and take long to answer."""
+    found = [] if system.cluster is None else list(samples.of_brokers(system.cluster, now_ns))
+    try:
+        seen = probes.watermarks(system.bootstrap, places)
+    except SextonError as failed:
+        return _Looked(found, {}, str(failed).partition("\n")[0])
+    return _Looked([*found, *samples.of_logs(seen, now_ns)], seen, "")
 
 
 def options_of(

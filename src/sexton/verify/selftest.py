@@ -145,6 +145,7 @@ def told_by(bootstrap: str, directory: Path, lie: Lie | None, seconds: float) ->
             workload=lie.workload if lie else QUEUE,
             asked=Asked(lie is not None and lie.is_transactional),
             directory=directory,
+            has_page=False,
             model=Model.KAFKA,
         )
         return set(verifying.run(wanted, plan, Silent()).wrong())

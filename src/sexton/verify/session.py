@@ -14,12 +14,11 @@ import importlib
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from sexton.errors import SextonError
 from sexton.history.op import UNKNOWN, Ext, F, MicroOp, Op, Poll, Record, Send, Span, Type
-from sexton.verify import scanning
 from sexton.verify.clients.base import ABORT, FATAL, FENCED, RETRY, Consumer, Failure, Frozen, Place, Producer, Refused
 from sexton.verify.clients.base import Settings as ClientSettings
 from sexton.verify.generator import NTH_REPLICA, Ask
@@ -72,15 +71,16 @@ class Options:
     """See `generator.Needs`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(NamedTuple):
+    """A tuple, which goes through a pipe in a third of the time that it would take otherwise."""
+
     type: Type
     micro_ops: tuple[MicroOp, ...] = ()
-    offsets: Mapping[int, int] = field(default_factory=dict)
-    spans: Mapping[int, Span] = field(default_factory=dict)
+    offsets: Mapping[int, int] = {}
+    spans: Mapping[int, Span] = {}
     rebalanced: frozenset[int] = frozenset()
     error: str = ""
-    ext: Mapping[str, Any] = field(default_factory=dict)
+    ext: Mapping[str, Any] = {}
 
     def op(self, asked: Op, index: int, time_ns: int) -> Op:
         """The completion of this invocation."""
@@ -136,8 +136,10 @@ class Session:
         self._driver: Any = importlib.import_module(f"sexton.verify.clients.{options.driver}")
         self._driver.prepare()
         self._places: dict[int, Place] = {}
-        self._wanted: dict[str, Topics] = {}
+        self._missing: dict[str, Topics] = {}
+        """Topics that are to be made."""
         self._topics: set[str] = set()
+        """Those that are there."""
         self._producers: dict[str, Producer] = {}
         """By transactional id."""
         self._zombie: Producer | None = None
@@ -168,13 +170,15 @@ class Session:
                 done = self._committed(ask)
             case _:
                 done = self._transaction(ask) if ask.ext.get("transaction") else self._plain(ask)
-        return done if self._reading is None else replace(done, rebalanced=self._reading.take_moved())
+        moved = frozenset() if self._reading is None else self._reading.take_moved()
+        return done._replace(rebalanced=moved) if moved else done
 
     def know(self, places: Mapping[int, Place], topics: Mapping[str, Topics]) -> None:
         """Raises Refused if a topic cannot be made."""
         self._places |= places
-        self._wanted |= topics
-        self._create_topics()
+        self._missing |= {topic: wanted for topic, wanted in topics.items() if topic not in self._topics}
+        if self._missing:
+            self._create_topics()
 
     def end(self) -> None:
         """Without notice, as far as that can be had of a client whose process goes on."""
@@ -184,19 +188,16 @@ class Session:
             self._reading.close()
 
     def _create_topics(self) -> None:
-        missing = self._wanted.keys() - self._topics
-        if not missing:
-            return
         admin = self._driver.Admin(self._options.bootstrap)
         try:
-            for topic in sorted(missing):
-                wanted = self._wanted[topic]
+            for topic, wanted in sorted(self._missing.items()):
                 try:
                     admin.create(topic, wanted.partitions, wanted.replication, wanted.settings)
                 except Refused as refused:
                     if refused.code != TOPIC_EXISTS:
                         raise
                 self._topics.add(topic)
+                del self._missing[topic]
         finally:
             admin.close()
 
@@ -260,6 +261,8 @@ class Session:
 
     def _scan(self, ask: Ask) -> Completion:
         """As a table is read, through a replica that is named, or chosen by number."""
+        from sexton.verify import scanning  # Sexton's own client takes longer to import than all else here
+
         places = {log: self._places[log] for log in ask.logs}
         replica = ask.ext.get(Ext.REPLICA, UNKNOWN)
         wanted = scanning.Wanted(places, replica, ask.ext.get(NTH_REPLICA, 0), ask.offsets)

@@ -106,6 +106,7 @@ class Shard:
         self._under_way = 0
         self._deaf_count = 0
         self._session = self._new_session()
+        self._is_session_new = True
         self._sending: Any = self._new_sending() if self._free else None
 
     def run(self, start_ns: int, is_over: threading.Event) -> None:
@@ -157,7 +158,9 @@ class Shard:
         if ask.f == F.CRASH:
             self._complete(lane, Completion(type=Type.INFO))
         else:
-            self._complete(lane, self._session.do(ask, self._placing.places, self._placing.topics))
+            news = (self._placing.places, self._placing.topics) if new or self._is_session_new else ({}, {})
+            self._is_session_new = False
+            self._complete(lane, self._session.do(ask, *news))
 
     def _make_topics(self) -> bool:
         """One that cannot be made now is made when the session is next asked for something."""
@@ -236,7 +239,7 @@ class Shard:
 
     def _invoke(self, lane: _Lane, ask: Ask) -> None:
         op = Op(
-            *(self._index, self._now(), lane.process, Type.INVOKE, ask.f, ask.micro_ops, ask.logs),
+            *(self._index, self._now(), lane.process, Type.INVOKE, ask.f, ask.micro_ops, ask.named_logs),
             client=self._client_name,
             ext=ask.ext,
         )
@@ -254,6 +257,7 @@ class Shard:
             if lane is self._lanes[0]:
                 self._session.end()
                 self._session = self._new_session()
+                self._is_session_new = True
 
     def _write(self, op: Op) -> None:
         self._index += 1

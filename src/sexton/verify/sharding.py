@@ -156,7 +156,7 @@ class Shards:
                 count=plan.shards,
                 lanes=plan.concurrency // plan.shards,
                 plan=plan,
-                system=replace(system, cluster=None, compactor=None, metastore=None),
+                system=replace(system, cluster=None, compactor=None, metastore=None, store=None),
                 workload=workload.name,
                 asked=workload.asked,
                 path=directory / f"piece-shard-{number}.jsonl",

@@ -18,8 +18,10 @@ from sexton.errors import SextonError
 from sexton.reproduce import shell
 from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.known import FAULTS
+from sexton.verify.faults.services import Store
 from sexton.verify.report import page
 from sexton.verify.run import RESULTS
+from sexton.verify.systems import LOCAL
 from sexton.verify.workloads.known import QUEUE, TABLE, WORKLOADS, Asked
 
 INDEX: Final = "index.html"
@@ -61,9 +63,10 @@ class Done:
     """What was found that is wrong, what was not tested, or why it did not come to its end."""
 
 
-def cells(system: str, *, is_quick: bool = False) -> list[Cell]:
+def cells(system: str, storage: str = LOCAL, *, is_quick: bool = False) -> list[Cell]:
     """By workload. A fault that this machine or system cannot have is left out; `grave` needs compaction."""
-    able = [name for name in FAULTS if _is_able(name, system)]
+    pointless = (Store.name,) if storage == LOCAL else (Grave.name,)
+    able = [name for name in FAULTS if name not in pointless and _is_able(name, system)]
     together = tuple(name for name in able if name != Grave.name)
     found = []
     for workload, known in WORKLOADS.items():

@@ -15,11 +15,13 @@ from typing import Any, Final
 
 from sexton.harness import fittings, jars, postgres
 from sexton.harness.brokers import SextonCluster
+from sexton.harness.cloud_store import CloudStore
 from sexton.harness.cluster import Cluster
 from sexton.harness.compactor import CompactorProcess
 from sexton.harness.fittings import Fitting
 from sexton.harness.network import METASTORE_ID, Network
 from sexton.harness.postgres import Postgres
+from sexton.harness.processes import HOST
 from sexton.harness.properties import Settings
 from sexton.harness.proxy import Proxy
 from sexton.harness.systems import KAFKA_PREFIX, NODES, UnknownSystemError, cluster_of, kafka_version
@@ -27,10 +29,14 @@ from sexton.verify import probes
 
 SEXTON: Final = "sexton"
 INDEPENDENT: Final = "sexton-independent"
+STORE_FAULT: Final = "store"
 TOPIC_PREFIX: Final = "sexton-verify-"
 SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgres"
 METASTORES: Final = (SQLITE, POSTGRES)
+LOCAL: Final = "local"
+CLOUD: Final = "cloud"
+STORAGES: Final = (LOCAL, CLOUD)
 REPLICAS: Final = 3
 SETTINGS: Final[Settings] = {
     "auto.create.topics.enable": False,
@@ -53,6 +59,8 @@ class System:
     compactor: CompactorProcess | None = None
     metastore: Postgres | None = None
     """None: a file, or none of Sexton's."""
+    store: CloudStore | None = None
+    """Of cloud topics; None: topics are local, or it is not ours."""
     proxy: Proxy | None = None
     """Between clients and brokers, if something between them is to go wrong."""
     has_kip848: bool = True
@@ -79,6 +87,14 @@ def check_metastore(name: str, kind: str) -> None:
     Postgres.check()
 
 
+def check_storage(name: str, storage: str, faults: Collection[str]) -> None:
+    """Raises if this system cannot keep its topics there, or has no store to break."""
+    if storage == CLOUD and kafka_version(name) is not None:
+        raise UnknownSystemError(f"{name} has no cloud topics", "", "Drop --storage cloud")
+    if storage != CLOUD and STORE_FAULT in faults:
+        raise UnknownSystemError("there is no store to break", "", "Add --storage cloud, or drop the fault store")
+
+
 @contextmanager
 def running(
     name: str,
@@ -89,6 +105,7 @@ def running(
     needs: Collection[Fitting] = (),
     nodes: int = NODES,
     metastore: str = SQLITE,
+    storage: str = LOCAL,
 ) -> Iterator[System]:
     """Brokers' logs stay in the directory. A compactor is started only where there is something to compact: it is a
     Spark of its own."""
@@ -99,12 +116,18 @@ def running(
         if metastore == POSTGRES and isinstance(cluster, SextonCluster):
             server = stack.enter_context(_postgres(cluster.network))
             cluster.metastore_url = server.new_database()
+        store = None
+        if storage == CLOUD and isinstance(cluster, SextonCluster):
+            host = HOST if cluster.network is None else cluster.network.outside
+            store = stack.enter_context(CloudStore(directory / "store", host=host))
+            cluster.keep_topics_in(store)
         stack.enter_context(cluster)
         if cluster.own_disks is not None:
             os.sync()  # what a disk is formatted with has been on it for long, elsewhere; Kafka does not flush that
         compactor = None
         if is_compacting and isinstance(cluster, SextonCluster):
-            compactor = stack.enter_context(CompactorProcess(cluster.metastore_url, directory, "--nice", "0"))
+            made = CompactorProcess(cluster.metastore_url, directory, "--nice", "0", store=store)
+            compactor = stack.enter_context(made)
         coordination = {"compaction.coordination": "independent"} if name == INDEPENDENT else {}
         yield System(
             name=name,
@@ -114,6 +137,7 @@ def running(
             topic_settings=coordination,
             compactor=compactor,
             metastore=server,
+            store=store,
             has_kip848=probes.has_kip848(cluster.bootstrap),
         )
 

@@ -6,6 +6,7 @@ and so is each value of each log (a *vid*): both in rising order, so that compar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -143,6 +144,13 @@ class Moved:
             is_send=self.is_send[rows],
         )
 
+    def by_log(self, log_count: int) -> Callable[[int], Moved]:
+        """By rank, what there is of each log. Sorted once: looking through all rows for each log would take as long as
+        there are rows, times logs."""
+        order = np.argsort(self.log, kind="stable")
+        start = np.searchsorted(self.log[order], np.arange(log_count + 1))
+        return lambda rank: self.only(order[start[rank] : start[rank + 1]])
+
 
 @dataclass(frozen=True)
 class Spans:
@@ -248,6 +256,15 @@ class Columns:
     # -- by vid
 
     @cached_property
+    def _vid_start(self) -> Longs:
+        """Of each log; and where the last ends."""
+        return np.searchsorted(self.log_of, np.arange(len(self.logs) + 1))
+
+    def vids_of(self, rank: int) -> Longs:
+        """All of a log."""
+        return np.arange(self._vid_start[rank], self._vid_start[rank + 1])
+
+    @cached_property
     def sender_of(self) -> Longs:
         """The last call that sent it, or UNKNOWN."""
         found = np.full(self.vid_count, UNKNOWN)
@@ -290,6 +307,14 @@ class Columns:
     @cached_property
     def is_certain(self) -> Bools:
         found: Bools = self.is_ok | ((self.type == Type.INFO) & self.is_read)
+        return found
+
+    @cached_property
+    def is_certainly_sent(self) -> Bools:
+        """By vid: whether its sender is certain."""
+        found = np.zeros(self.vid_count, np.bool_)
+        is_sent = self.sender_of != UNKNOWN
+        found[is_sent] = self.is_certain[self.sender_of[is_sent]]
         return found
 
     # -- the order of each log

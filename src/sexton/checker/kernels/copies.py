@@ -10,7 +10,7 @@ import numpy as np
 
 from sexton.checker.evidence import Case
 from sexton.checker.kernels.arrays import Bools, Longs
-from sexton.checker.kernels.columns import Columns, ranks, starts_of, unique
+from sexton.checker.kernels.columns import Columns, Moved, ranks, starts_of, unique
 from sexton.checker.kernels.found import Found, worst
 from sexton.checker.kernels.groups import Groups
 from sexton.checker.kernels.removal import Removals
@@ -44,13 +44,14 @@ class Taken:
 
 def made(columns: Columns, run: Run) -> list[Made]:
     logs = [log for log, facts in run.logs.items() if facts.eos_input]
-    return [_made_in(columns, run, int(rank)) for rank in np.flatnonzero(np.isin(columns.logs, logs))]
+    sends, polls = (some.by_log(len(columns.logs)) for some in (columns.sends, columns.polls))
+    ranks_of_logs = np.flatnonzero(np.isin(columns.logs, logs)).tolist()
+    return [_made_in(columns, run, rank, sends(rank), polls(rank)) for rank in ranks_of_logs]
 
 
-def _made_in(columns: Columns, run: Run, rank: int) -> Made:
-    sends = columns.sends.only(columns.sends.log == rank)
+def _made_in(columns: Columns, run: Run, rank: int, sends: Moved, polls: Moved) -> Made:
+    """`sends` and `polls` are the log's."""
     certain = sends.only(columns.is_certain[sends.call])
-    polls = columns.polls.only(columns.polls.log == rank)
     polls = polls.only(columns.is_ok[polls.call] & run.is_read_committed)
     key = np.concatenate([certain.key, polls.key])
     record, first = ranks(key, np.concatenate([certain.vid, polls.vid]))
@@ -70,10 +71,11 @@ def taken(columns: Columns, run: Run, groups: Groups, removals: Removals, is_cop
     """`is_copier`: of groups."""
     logs = sorted({log for facts in run.logs.values() for log in facts.eos_input})
     found = []
+    processed_in = groups.processed(removals, is_copier)
     for rank in np.flatnonzero(np.isin(columns.logs, logs)).tolist():
-        vid = np.flatnonzero((columns.log_of == rank) & (columns.sender_of != UNKNOWN))
-        counted = groups.processed_by(removals, is_copier, rank)
-        done, offset, call = counted if counted is not None else (vid[:0], UNKNOWN, UNKNOWN)
+        vid = columns.vids_of(rank)
+        vid = vid[columns.sender_of[vid] != UNKNOWN]
+        done, offset, call = processed_in.get(rank, (vid[:0], UNKNOWN, UNKNOWN))
         processed = np.stack([columns.value_of[done], columns.order.offset_of(done), columns.sender_of[done]], axis=1)
         found.append(Taken(int(columns.logs[rank]), columns.value_of[vid], processed, offset, call))
     return found

@@ -13,7 +13,7 @@ import numpy as np
 
 from sexton.checker.evidence import Case
 from sexton.checker.kernels.arrays import Bools, Longs, Rows
-from sexton.checker.kernels.columns import Columns, is_f, ranks, sort_by, unique
+from sexton.checker.kernels.columns import Columns, is_f, ranks, sort_by, starts_of, unique
 from sexton.checker.kernels.exts import Exts
 from sexton.checker.kernels.found import Cases, Found, worst
 from sexton.checker.kernels.removal import Removals
@@ -157,7 +157,8 @@ class Groups:
         )
         return found_ns, found_from, is_member
 
-    def highest_certain(self) -> tuple[Longs, Longs]:
+    @cached_property
+    def _highest_certain(self) -> tuple[Longs, Longs]:
         """By place: the highest offset that is certain, or UNKNOWN - 1, and the first call that knew it."""
         offset, call = np.full(self.count, UNKNOWN - 1), np.full(self.count, UNKNOWN)
         order = np.lexsort((-self.certain.call, self.certain.offset, self.certain.place))
@@ -197,29 +198,28 @@ class Groups:
 
     def group_skip(self, removals: Removals, evidence_max: int) -> Found:
         columns = self._columns
-        offset, call = self.highest_certain()
+        offset, call = self._highest_certain
         _, doubtful_from, is_member = self._doubts
         gives = (self._gives & self._is_of_group)[columns.polls.call]
         group = self._exts.group[columns.polls.call[gives]].astype(np.int64)
         given = unique(group * columns.vid_count + columns.polls.vid[gives])
-        start = np.searchsorted(columns.log_of, np.arange(len(columns.logs) + 1))
         found = [np.zeros((0, 2), np.int64)]
         for place in np.flatnonzero((call != UNKNOWN) & is_member).tolist():
-            vid = np.arange(start[self.log[place]], start[self.log[place] + 1])
-            vid = self._processed(removals, vid, min(int(offset[place]), int(doubtful_from[place])))
-            vid = vid[~np.isin(self.group[place] * columns.vid_count + vid, given)]
+            below_offset = min(int(offset[place]), int(doubtful_from[place]))
+            vid = self._processed(removals, int(self.log[place]), below_offset)
+            vid = vid[~_is_among(given, self.group[place] * columns.vid_count + vid)]
             found.append(np.stack([np.full(len(vid), place), vid], axis=1))
         place, vid = np.concatenate(found).T
         detail = self._detail(place, offset=columns.order.offset_of(vid), committed=offset[place])
         ops = columns.sender_of[vid], call[place]
         return Cases(log=self.log[place], ops=ops, values=(vid,), detail=detail).found(columns, evidence_max)
 
-    def _processed(self, removals: Removals, vid: Longs, below_offset: int) -> Longs:
+    def _processed(self, removals: Removals, log: int, below_offset: int) -> Longs:
         """What is certainly in the log below an offset, and not gone by the end."""
         columns = self._columns
-        sender = columns.sender_of[vid]
+        vid = columns.vids_of(log)
         is_wanted = (columns.order.last[vid] != UNKNOWN) & (columns.order.offset_of(vid) < below_offset)
-        is_wanted &= (sender != UNKNOWN) & np.append(columns.is_certain, False)[sender]
+        is_wanted &= columns.is_certainly_sent[vid]
         is_wanted &= ~removals.may_be_gone(vid, columns.end_of_all_ns)
         processed: Longs = vid[is_wanted]
         return processed
@@ -251,16 +251,27 @@ class Groups:
         )
         return cases.only(is_case).found(columns, evidence_max)
 
-    def processed_by(self, removals: Removals, is_copier: Bools, log: int) -> tuple[Longs, int, int] | None:
-        """What counts as processed in a log, by what groups of copiers have committed: as vids, with the commit's
+    def processed(self, removals: Removals, is_copier: Bools) -> Mapping[int, tuple[Longs, int, int]]:
+        """By log: what counts as processed by what groups of copiers have committed, as vids, with the highest commit's
         offset and call. `is_copier`: of groups."""
-        offset, call = self.highest_certain()
-        places = np.flatnonzero((self.log == log) & is_copier[self.group] & (call != UNKNOWN))
-        if not len(places):
-            return None
-        place = places[np.lexsort((call[places], -offset[places]))[0]]
-        vid = np.flatnonzero(self._columns.log_of == log)
-        return self._processed(removals, vid, int(offset[place])), int(offset[place]), int(call[place])
+        offset, call = self._highest_certain
+        places = np.flatnonzero(is_copier[self.group] & (call != UNKNOWN))
+        places = places[np.lexsort((call[places], -offset[places], self.log[places]))]
+        highest = places[starts_of(self.log[places])]
+        return {
+            int(self.log[place]): (
+                self._processed(removals, int(self.log[place]), int(offset[place])),
+                int(offset[place]),
+                int(call[place]),
+            )
+            for place in highest
+        }
+
+
+def _is_among(known: Longs, wanted: Longs) -> Bools:
+    """`known` is sorted: NumPy's `isin` would sort it again for each log."""
+    found: Bools = np.append(known, UNKNOWN)[np.searchsorted(known, wanted)] == wanted
+    return found
 
 
 def found_in_groups(groups: Groups, removals: Removals, evidence_max: int) -> Iterator[tuple[str, Found]]:

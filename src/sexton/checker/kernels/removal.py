@@ -141,7 +141,8 @@ class Removals:
 
     def _cut(self, rank: int, since_ns: Longs, is_certain: Bools) -> None:
         columns = self._columns
-        vids = np.flatnonzero((columns.log_of == rank) & is_certain)
+        vids = columns.vids_of(rank)
+        vids = vids[is_certain[vids]]
         cut_ns = cut_since_ns(self.cuts, np.full(len(vids), rank), columns.order.offset_of(vids))
         since_ns[vids] = np.minimum(since_ns[vids], cut_ns)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sexton.checker.kernels.columns import Columns, is_f
 from sexton.checker.kernels.whole import Told, Whole
-from sexton.checker.verdict import Obligation, compaction, faults
+from sexton.checker.verdict import Obligation, compaction, faults, replicas
 from sexton.history.op import HEAL, UNKNOWN, Ext, F, Type
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def obligations(whole: Whole, told: Told, outcomes: Sequence[Outcome]) -> Iterat
         removed = any(outcome.was_removed for outcome in outcomes)
         tombstones = any(outcome.was_tombstone_removed for outcome in outcomes)
         yield from compaction(told.probes, removed=removed, tombstones=tombstones)
+    yield from replicas(told.scans)
     if whole.run.workload == "groups":
         yield Obligation("a group was rebalanced", any(outcome.was_rebalanced for outcome in outcomes))
     yield from _faults(whole)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -132,6 +132,8 @@ class Told:
 
     probes: View
     """Where brokers were asked for what they say of themselves: few, so the reference judges them."""
+    scans: Sequence[tuple[Mapping[str, Any], bool]]
+    """What each said, and whether it was ok; those that said the same once."""
     asked_for: frozenset[str]
     was_ok: frozenset[str]
 
@@ -143,9 +145,16 @@ def told_of(flat: FlatHistory, whole: Whole) -> Told:
         call(replace(op, type=Type(row["type"])), int(row["begin_ns"]), int(row["begin_index"]), int(row["end_ns"]))
         for op, row in zip(ops, calls, strict=True)
     ]
+    scans = whole.calls[is_f(whole.calls, F.SCAN)]
+    said = np.stack([flat.ops["ext"][scans["row"]], scans["type"] == Type.OK], axis=1)
     f = flat.ops["f"][whole.calls["row"]]
     asked_for, was_ok = (
         frozenset(flat.strings[number] for number in unique(some).tolist())
         for some in (f, f[whole.calls["type"] == Type.OK])
     )
-    return Told(View(whole.run, whole.options, probes, whole.nemesis), asked_for, was_ok)
+    return Told(
+        probes=View(whole.run, whole.options, probes, whole.nemesis),
+        scans=[(json.loads(flat.strings[ext] or "{}"), bool(is_ok)) for ext, is_ok in np.unique(said, axis=0).tolist()],
+        asked_for=asked_for,
+        was_ok=was_ok,
+    )

@@ -239,6 +239,20 @@ class Sending:
             self._producer.flush(0)
 
 
+def message_of(message: Any) -> Message:
+    kind, stamp_ms = message.timestamp()
+    return Message(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        key=message.key(),
+        value=message.value(),
+        headers=message.headers() or [],
+        timestamp_ms=stamp_ms,
+        timestamp_type=TIMESTAMP_TYPES[kind],
+    )
+
+
 class Consumer:
     def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None:
         wanted = settings_of(settings)
@@ -299,19 +313,7 @@ class Consumer:
         return [Record(each.topic(), each.partition(), each.offset(), each.value()) for each in self._poll(timeout_s)]
 
     def poll_messages(self, timeout_s: float) -> list[Message]:
-        return [
-            Message(
-                topic=each.topic(),
-                partition=each.partition(),
-                offset=each.offset(),
-                key=each.key(),
-                value=each.value(),
-                headers=each.headers() or [],
-                timestamp_ms=each.timestamp()[1],
-                timestamp_type=TIMESTAMP_TYPES[each.timestamp()[0]],
-            )
-            for each in self._poll(timeout_s)
-        ]
+        return [message_of(each) for each in self._poll(timeout_s)]
 
     def assignment(self) -> list[Place]:
         return [(each.topic, each.partition) for each in self.client.assignment()]

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from sexton.errors import SextonError
 from sexton.harness import fittings
+from sexton.harness.cloud_store import CloudStore
 from sexton.harness.cluster import Cluster
 from sexton.harness.compactor import CompactorProcess
 from sexton.harness.errors import HarnessError
@@ -59,6 +60,8 @@ class Scene:
     compactor: CompactorProcess | None = None
     metastore: Postgres | None = None
     """None: a file, or none of Sexton's."""
+    store: CloudStore | None = None
+    """Of cloud topics, if there are any."""
     own_proxy: Proxy | None = None
     """Between clients and brokers, if a fault needs it."""
     late: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from sexton.verify.faults.moving import Leadership, Membership
 from sexton.verify.faults.network import SlowNetwork
 from sexton.verify.faults.partition import Partition
 from sexton.verify.faults.processes import Kill, Pause, Stop
-from sexton.verify.faults.services import Compactor, Metastore
+from sexton.verify.faults.services import Compactor, Metastore, Store
 
 _ALL: Final[tuple[type[Fault], ...]] = (
     Kill,
@@ -30,6 +30,7 @@ _ALL: Final[tuple[type[Fault], ...]] = (
     Membership,
     Compactor,
     Metastore,
+    Store,
     FailingDisk,
     FullDisk,
     ReadOnlyDisk,

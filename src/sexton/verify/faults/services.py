@@ -1,4 +1,5 @@
-"""What brokers need beside themselves: who compacts for them, and who keeps the cluster's state."""
+"""What brokers need beside themselves: who compacts for them, who keeps the cluster's state, and who keeps the records
+of cloud topics."""
 
 from __future__ import annotations
 
@@ -10,12 +11,22 @@ from typing import Final
 
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.errors import HarnessError
+from sexton.harness.store_proxy import StoreFaults
 from sexton.harness.systems import kafka_version
 from sexton.verify.faults.base import Fault, Scene, Told
 from sexton.verify.faults.schedule import Act, Target
 
 SQLITE_PREFIX: Final = "sqlite:///"
 LOCK_TIMEOUT_S: Final = 10.0
+STORE_FAULTS: Final = {
+    "away": StoreFaults(unsent=1.0),
+    "silent": StoreFaults(hanging=1.0),
+    "slow": StoreFaults(median_ms=300, p99_ms=1_500),
+    "busy": StoreFaults(busy=0.7),
+    "forbidden": StoreFaults(refused=1.0),
+    "losing answers": StoreFaults(dropped=0.5),
+    "losing requests": StoreFaults(unsent=0.2, half=0.3, short=0.2),
+}
 
 
 class Compactor(Fault):
@@ -108,6 +119,38 @@ class Metastore(Fault):
             lock.execute("ROLLBACK")
         lock.close()
         return Told(["metastore"])
+
+
+class Store(Fault):
+    """The store of cloud topics is away, silent, slow, busy, forbids everything, or loses requests and answers."""
+
+    name = "store"
+    targets = (Target.ALL,)
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._is_broken = False
+
+    @classmethod
+    def check(cls, system: str) -> None:
+        _check_sexton(cls.name, system, "Kafka has no cloud topics")
+
+    def begin(self, act: Act) -> Told:
+        store = self.scene.store
+        if store is None:
+            return Told()
+        how = random.Random(act.choice).choice(sorted(STORE_FAULTS))
+        store.proxy.faults = STORE_FAULTS[how]
+        self._is_broken = True
+        return Told([self.name], {"how": how})
+
+    def end(self) -> Told:
+        store = self.scene.store
+        if store is None or not self._is_broken:
+            return Told()
+        store.heal()
+        self._is_broken = False
+        return Told([self.name])
 
 
 def _check_sexton(fault: str, system: str, why: str) -> None:
