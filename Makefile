@@ -32,15 +32,21 @@ clients: ## Every Kafka client we know of, in several versions, against real bro
 	@scripts/setup clients
 	@$(BIN)/python -m pytest tests/interop tests/transactions
 
+.PHONY: clients-cloud
+clients-cloud: ## The same on cloud topics: default.storage.mode=cloud, on a real S3 (takes long)
+	@scripts/setup clients
+	@$(BIN)/python -m pytest tests/interop tests/transactions --storage cloud
+
 .PHONY: reproduce
 reproduce: ## Four corruptions by compaction, on real Apache Kafka and on Sexton with and without coordination; a page
 	@scripts/setup test
 	@$(BIN)/sexton reproduce --all --report build/reproduce.html
 
 .PHONY: simulate
-simulate: ## Whole clusters under virtual time: 200 seeds, and rules broken on purpose that must be found
+simulate: ## Whole clusters under virtual time: 250 seeds, and rules broken on purpose that must be found
 	@scripts/setup test
 	@$(BIN)/sexton simulate --seeds 200
+	@$(BIN)/sexton simulate --seeds 50 --profile cloud
 	@$(BIN)/python -m pytest -m soak tests/simulate
 
 .PHONY: judge
@@ -88,6 +94,11 @@ bench-broker: ## Brokers beside Apache Kafka: throughput, latency, CPU, memory (
 	@scripts/setup test
 	@$(BIN)/python -m benchmarks.broker
 
+.PHONY: bench-cloud
+bench-cloud: ## Cloud topics on a folder, on S3 and on S3 as slow as the real one, beside local ones (takes long)
+	@scripts/setup test
+	@$(BIN)/python -m benchmarks.cloud
+
 .PHONY: bench-transactions
 bench-transactions: ## Transactions beside Apache Kafka, with one broker and with three (takes long)
 	@scripts/setup test
@@ -97,6 +108,11 @@ bench-transactions: ## Transactions beside Apache Kafka, with one broker and wit
 bench-check: ## The judge of histories: 100 k and a million operations of three workloads, beside the plain reference
 	@scripts/setup test
 	@$(BIN)/python -m benchmarks.check
+
+.PHONY: bench-verify
+bench-verify: ## How many operations a second `sexton verify` asks of a healthy cluster, led and sharded, and who works for it
+	@scripts/setup test
+	@$(BIN)/python -m benchmarks.verify_load
 
 .PHONY: bench-live
 bench-live: ## Compaction while a cluster is used, beside Apache Kafka: what clients notice, how soon it is done (takes long)
@@ -117,7 +133,13 @@ chaos: ## Five minutes of kill -9, SIGSTOP and metastore outages against real br
 .PHONY: soak-live
 soak-live: ## A cluster that compacts itself: 100 kills of brokers and compactors, ten minutes without a broker, five of updates
 	@scripts/setup test
-	@$(BIN)/python -m pytest tests/compactor/test_kills.py tests/compactor/test_long_runs.py -s --soak
+	@$(BIN)/python -m pytest tests/compactor/test_kills.py tests/compactor/test_long_runs.py \
+		tests/compactor/cloud/test_long_runs.py -m "" -s --soak
+
+.PHONY: soak-cloud
+soak-cloud: ## Every failure of cloud topics on real brokers and a real S3, with SQLite and with PostgreSQL
+	@scripts/setup test
+	@$(BIN)/python -m pytest tests/cloud/failures -m "" --soak
 
 .PHONY: storm
 storm: ## Fifty transactional producers for two minutes while coordinators are killed and paused: whole or not at all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator, Iterator
 
@@ -9,11 +10,14 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from sexton.harness import class_archives
 from sexton.spark import session
+from tests import storage
 
 # Spark's JVMs live for seconds here, and the optimizing compiler would take a third of their CPU time. Child processes
 # inherit it: the harness copies the environment.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+QUICK_START = ("-XX:TieredStopAtLevel=1", *class_archives.options("spark", class_archives.spark_jar_dir()))
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(QUICK_START))
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # A first call may have to compile a kernel, and machines are busy: how long an example takes says nothing.
@@ -23,6 +27,12 @@ settings.load_profile("sexton")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="Tests that kill or wait go on for minutes.")
+    parser.addoption(
+        "--storage",
+        choices=("local", storage.CLOUD),
+        default="local",
+        help="Where the topics of tests with clients are: on brokers' disks, or in an S3 on this machine.",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -50,16 +60,25 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_collection_finish() -> None:
+    """What is loaded now stays, and is not looked through each time that a simulated cluster collects its garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 REAL_PROCESSES = ("cluster", "kafka", "postgres")
+EARLY = (*REAL_PROCESSES, "spark", "long")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that wait for servers come first: with several processes, the last one to finish then finishes sooner.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files that wait for servers come first, and such as take long: with several processes, the last one to finish
+    then finishes sooner.
 
     Brokers are real processes that share two cores with everything else, and their clients have timeouts. In CI, one
     more try tells a passing shortage from a fault; the summary counts what needed it."""
-    waiting = {item.path for item in items if any(item.get_closest_marker(name) for name in (*REAL_PROCESSES, "spark"))}
-    items.sort(key=lambda item: item.path not in waiting)
+    storage.deselect(config, items)
+    early = {item.path for item in items if any(item.get_closest_marker(name) for name in EARLY)}
+    items.sort(key=lambda item: item.path not in early)
     if not os.environ.get("CI"):
         return
     for item in items:

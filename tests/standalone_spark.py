@@ -13,6 +13,8 @@ from typing import Final
 
 import pyspark
 
+from sexton.harness import class_archives
+
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60
 """A master or worker is up in two seconds on a quiet machine."""
@@ -22,12 +24,15 @@ MASTER_UP: Final = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\
 REGISTERED: Final = re.compile(r"Successfully registered with master")
 LAUNCHED: Final = re.compile(r"Asked to launch executor")
 
-QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SPARK_HOME: Final = Path(pyspark.__file__).parent
+QUICK_START: Final = " ".join(
+    ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *class_archives.options("spark", SPARK_HOME / "jars"))
+)
 """For JVMs that live for seconds."""
 
 ENVIRONMENT: Final = {
     **os.environ,
-    "SPARK_HOME": str(Path(pyspark.__file__).parent),
+    "SPARK_HOME": str(SPARK_HOME),
     "SPARK_LOCAL_IP": HOST,
     "SPARK_DAEMON_MEMORY": "256m",
     "SPARK_DAEMON_JAVA_OPTS": QUICK_START,

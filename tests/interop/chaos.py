@@ -19,7 +19,9 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from sexton.harness.brokers import SextonCluster
+from sexton.harness.cloud_store import CloudStore
 from sexton.harness.postgres import Postgres
+from sexton.harness.store_proxy import StoreFaults
 
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 6
@@ -33,6 +35,12 @@ DOWN_S: Final = (0.5, 4.0)
 """How long a supervisor takes to start a broker again."""
 
 METASTORE_DOWN_S: Final = 8.0
+STORE_FAULTS: Final = {
+    "lose answers": StoreFaults(dropped=0.3),
+    "pause store": StoreFaults(hanging=1.0),
+    "throttle": StoreFaults(busy=0.7),
+    "heal store": StoreFaults(),
+}
 HEAL_TIMEOUT_S: Final = 120
 NOT_TOLD: Final = None
 """librdkafka takes a batch whose answer was lost for acknowledged when a later one is: brokers take them in order."""
@@ -158,14 +166,22 @@ class Reader(threading.Thread):
 
 
 class Faults:
-    """Kills and pauses brokers in turn, stops the metastore twice, and starts again what was killed, as a supervisor
-    would. One broker is away at a time; the metastore may be away meanwhile."""
+    """Kills and pauses brokers in turn, stops the metastore twice, and the store of cloud topics as often, and starts
+    again what was killed, as a supervisor would. One broker is away at a time; metastore and store may be away
+    meanwhile."""
 
     def __init__(
-        self, cluster: SextonCluster, postgres: Postgres | None, rng: random.Random, seconds: float, story: Story
+        self,
+        cluster: SextonCluster,
+        postgres: Postgres | None,
+        rng: random.Random,
+        seconds: float,
+        story: Story,
+        store: CloudStore | None = None,
     ) -> None:
         self._cluster = cluster
         self._postgres = postgres
+        self._store = store
         self._rng = rng
         self._story = story
         self._started_s = time.monotonic()
@@ -198,6 +214,10 @@ class Faults:
             for share, kind in ((0.3, "stop metastore"), (0.65, "kill metastore")):
                 yield seconds * share, kind, 0
                 yield seconds * share + METASTORE_DOWN_S, "start metastore", 0
+        if self._store is not None:
+            for share, kind in ((0.15, "lose answers"), (0.5, "pause store"), (0.8, "throttle")):
+                yield seconds * share, kind, 0
+                yield seconds * share + METASTORE_DOWN_S, "heal store", 0
 
     def _do(self, what: str, number: int) -> None:
         if what == "kill":
@@ -210,6 +230,8 @@ class Faults:
             self._cluster.pause_node(number)
         elif what == "resume":
             self._cluster.resume_node(number)
+        elif self._store is not None and what in STORE_FAULTS:
+            self._store.proxy.faults = STORE_FAULTS[what]
         elif self._postgres is not None:
             {
                 "stop metastore": self._postgres.stop,

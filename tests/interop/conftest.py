@@ -17,6 +17,7 @@ from sexton.harness.kafka import KafkaCluster
 from sexton.harness.properties import Settings
 from tests.interop import page
 from tests.interop.clients import Client, Worker
+from tests.storage import store_for
 
 BROKERS: Final = 3
 SETTINGS: Final[Settings] = {
@@ -79,13 +80,14 @@ def start_cluster(
     settings. After a failure their logs stay."""
     kind = against(request.config).partition(":")
     running: KafkaCluster | SextonCluster
-    if kind[0] == "kafka":
-        running = KafkaCluster(kind[2] or DEFAULT_VERSION, brokers, directory, settings, node_settings, heap="512m")
-    else:
-        running = SextonCluster(brokers, directory, settings, node_settings)
-    with running:
-        yield ClusterUnderTest(running.bootstrap, brokers, kind[0], running)
-        running.keep = request.session.testsfailed > 0
+    with store_for(request.config, directory.with_name(f"{directory.name}-store")) as store:
+        if kind[0] == "kafka":
+            running = KafkaCluster(kind[2] or DEFAULT_VERSION, brokers, directory, settings, node_settings, heap="512m")
+        else:
+            running = SextonCluster(brokers, directory, settings, node_settings, store=store)
+        with running:
+            yield ClusterUnderTest(running.bootstrap, brokers, kind[0], running)
+            running.keep = request.session.testsfailed > 0
 
 
 @pytest.fixture(scope="session")

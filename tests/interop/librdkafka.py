@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from typing import Final
 
 from sexton.harness.errors import HarnessError
 from sexton.harness.jars import DEFAULT_VERSION, jar_dir, java
+from tests.interop.archives import unpack
 from tests.interop.clients import ENVIRONMENTS_DIR, environment
 from tests.interop.more.programs import NODE
 from tests.interop.suites import LIBRDKAFKA, LIBRDKAFKA_LEFT_OUT
@@ -128,7 +128,7 @@ def built() -> Path:
     if not target.exists():
         partial = target.with_name(f"{target.name}.{os.getpid()}")
         shutil.rmtree(partial, ignore_errors=True)
-        _extract(_archive(), partial)
+        unpack(_archive(), partial, f"{INSIDE}/")
         sources = partial / INSIDE
         jobs = f"-j{os.cpu_count() or 1}"
         _make(["./configure", *CONFIGURED], sources)
@@ -150,12 +150,6 @@ def _archive() -> Path:
     if found != ARCHIVE_SHA256:
         raise HarnessError(f"{archive} is not what was expected: SHA-256 {found}, not {ARCHIVE_SHA256}. Remove it")
     return archive
-
-
-def _extract(archive: Path, directory: Path) -> None:
-    with tarfile.open(archive) as content:
-        members = [member for member in content.getmembers() if member.name.startswith(f"{INSIDE}/")]
-        content.extractall(directory, members, filter="data")
 
 
 def _make(command: list[str], directory: Path, variables: dict[str, str] | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from tests import storage
 from tests.interop import suites
 from tests.interop.clients import CLIENTS
 from tests.interop.exceptions import NOT_SHOWN, NOT_TESTED, SHOWN, all_yes_except
@@ -59,6 +60,7 @@ def render(passed: Collection[tuple[str, str]]) -> str:
     parts.append(frameworks.section(passed))
     parts.append(more.section(passed))
     parts.append(suites.section())
+    parts.append(storage.section())
     return "\n".join(parts)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -18,6 +17,7 @@ from typing import Any, Final
 import pytest
 
 from sexton.harness.processes import HOST, Port
+from tests.interop.archives import unpack
 from tests.interop.clients import environment
 from tests.interop.conftest import start_cluster
 from tests.interop.frameworks.programs import fault_settings, kill_and_start, wait_until
@@ -176,8 +176,7 @@ def unpacked(client: Framework, directory: Path) -> Iterator[Path]:
     """The program. It is large, so nothing of it stays."""
     program = directory / "program"
     (archive,) = client.jars().glob("*.tar.gz")
-    with tarfile.open(archive) as packed:
-        packed.extractall(program, filter="data")
+    unpack(archive, program)
     try:
         yield program
     finally:

@@ -17,6 +17,7 @@ from sexton.harness.brokers import SextonCluster
 from sexton.harness.postgres import Postgres
 from tests.interop import chaos
 from tests.postgres import running_postgres
+from tests.storage import store_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
 
@@ -39,17 +40,20 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.mark.timeout(3600)
 def test_nothing_acknowledged_is_lost_while_brokers_and_the_metastore_fail(
-    postgres: Postgres, seconds: int, seed: int, tmp_path: Path
+    postgres: Postgres, seconds: int, seed: int, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     print(f"--chaos-seed {seed}")
-    with SextonCluster(nodes=3, base_dir=tmp_path / "cluster", metastore_url=postgres.new_database()) as cluster:
-        cluster.create_topic(chaos.TOPIC, chaos.PARTITIONS, 3, {"min.insync.replicas": 2})
+    with (
+        store_for(pytestconfig, tmp_path / "store") as store,
+        SextonCluster(3, tmp_path / "cluster", metastore_url=postgres.new_database(), store=store) as cluster,
+    ):
+        cluster.create_topic(chaos.TOPIC, chaos.PARTITIONS, 3, {} if store else {"min.insync.replicas": 2})
         story = chaos.Story()
         writer = chaos.Writer(cluster.bootstrap, story)
         readers = [chaos.Reader(cluster.bootstrap, story) for _ in range(2)]
         for reader in readers:
             reader.start()
-        faults = chaos.Faults(cluster, postgres, random.Random(seed), seconds, story)
+        faults = chaos.Faults(cluster, postgres, random.Random(seed), seconds, story, store)
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s or not faults.is_over:
             faults.step()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.metadata import version as installed_version
@@ -22,6 +21,7 @@ from sexton.harness.compactor import CompactorProcess
 from sexton.harness.errors import HarnessError
 from sexton.harness.properties import Settings
 from tests.interop import golang, librdkafka
+from tests.interop.archives import unpack
 from tests.interop.clients import CODEC_LIBRARIES, ENVIRONMENTS_DIR, environment
 from tests.interop.conftest import ClusterUnderTest, start_cluster
 from tests.interop.suites import FRANZ_GO, FRANZ_GO_LEFT_OUT, KAFKA_PYTHON_LEFT_OUT
@@ -128,8 +128,7 @@ def kafka_python_tests(tmp_path: Path) -> Path:
         code, printed = run([*command, "--dest", str(sources)], tmp_path, {}, SUITE_TIMEOUT_S)
         if code != 0:
             raise HarnessError(f"kafka-python's source package could not be fetched:\n{printed}")
-    with tarfile.open(archive) as content:
-        content.extractall(tmp_path, filter="data")
+    unpack(archive, tmp_path)
     tests = tmp_path / f"kafka_python-{KAFKA_PYTHON}" / "test"
     (tests / "__init__.py").touch()
     (tests / "service.py").write_text(KAFKA_PYTHON_SERVICE)

@@ -62,7 +62,7 @@ class Plan:
 
 
 PLANS: Final = (
-    pytest.param(Plan("4.3.0", 18, 3, "sexton", True), id="4.3.0"),
+    pytest.param(Plan("4.3.0", 12, 3, "sexton", True), id="4.3.0"),
     pytest.param(Plan("3.9.2", 9, 2, "kafka", False), id="3.9.2", marks=pytest.mark.soak),
 )
 
@@ -106,9 +106,9 @@ def check_round(plan: Plan, mixes: Sequence[Mix], base: Path, target: Path, numb
         assert fold(by_kafka[name]) == folds[name]
         assert fold(by_sexton[name]) == folds[name]
     assert cleaner_offsets(copies["sexton"], before) == cleaner_offsets(copies["kafka"], before)
-    check_dump_tool(copies["sexton"], plan.version)
-
     is_last = number == plan.rounds
+    if is_last:
+        check_dump_tool(copies["sexton"], plan.version)
     with KafkaCluster.adopt(copies["sexton"], plan.version, NO_CLEANING) as kafka:
         check_served(kafka, folds)
         if not is_last and plan.continues_from == "sexton":

@@ -12,7 +12,7 @@ from sexton.cli.broker import UsageError
 from sexton.cli.main import app
 from sexton.harness.errors import HarnessError
 from sexton.reproduce import report, timeline
-from sexton.reproduce.run import Outcome
+from sexton.reproduce.run import ScenarioRun
 from sexton.reproduce.scenarios import SCENARIOS
 from sexton.reproduce.script import Event, Kind
 from sexton.reproduce.verdict import Judgement, Verdict
@@ -29,9 +29,9 @@ EVENTS = (
 )
 
 
-def outcome(verdict: Verdict = Verdict.CORRUPT, expected: Verdict = Verdict.CORRUPT) -> Outcome:
+def outcome(verdict: Verdict = Verdict.CORRUPT, expected: Verdict = Verdict.CORRUPT) -> ScenarioRun:
     judgement = Judgement(verdict, "k=<v>", "nothing open", "no k", ("k=<v> was read",), "nothing")
-    return Outcome("kafka-4.3.0", SCENARIOS["tombstone"], judgement, expected, EVENTS)
+    return ScenarioRun("kafka-4.3.0", SCENARIOS["tombstone"], judgement, expected, EVENTS)
 
 
 def marks(picture: ElementTree.Element, kind: str) -> list[float]:

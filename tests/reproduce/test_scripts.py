@@ -10,7 +10,7 @@ import pytest
 
 from sexton.reproduce.pace import HURRIED, BadPaceError, Pace
 from sexton.reproduce.rendezvous import Rendezvous
-from sexton.reproduce.run import Outcome, run
+from sexton.reproduce.run import ScenarioRun, run
 from sexton.reproduce.scenarios import SCENARIOS, Scenario
 from sexton.reproduce.script import Before, Kind, at_once
 from sexton.reproduce.steps import LOOK_AT, Place, commands
@@ -28,7 +28,7 @@ def outcomes_of(
     scenarios: Sequence[Scenario] = tuple(SCENARIOS.values()),
     pace: Pace = HURRIED,
     before: Before = at_once,
-) -> dict[str, Outcome]:
+) -> dict[str, ScenarioRun]:
     loop = new_loop(random.Random(1))
     try:
         running = run({"fake": world}, lambda system: is_safe, scenarios, lambda *told: None, pace, before)

@@ -95,6 +95,12 @@ class LocalRows:
 
         return LocalRows(self._context, shuffled)
 
+    def repartitionAndSortWithinPartitions(  # noqa: N802
+        self, count: int, function: Callable[[Any], int]
+    ) -> LocalRows:
+        placed = self.partitionBy(count, function)
+        return LocalRows(self._context, lambda: [sorted(part, key=lambda row: row[0]) for part in placed._parts()])
+
     def union(self, other: LocalRows) -> LocalRows:
         return LocalRows(self._context, lambda: self._parts() + other._parts())
 

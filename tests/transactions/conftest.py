@@ -15,6 +15,7 @@ from sexton.harness.kafka import KafkaCluster
 from sexton.harness.properties import Settings
 from tests.interop import page
 from tests.interop.clients import Client
+from tests.storage import store_for
 from tests.transactions.clients import ClientProcess, client_named, newest
 from tests.transactions.kit import Kit
 from tests.transactions.together import FIXTURE, Together, client_of
@@ -49,15 +50,23 @@ def kill_seconds(is_soak: bool) -> int:
     return SOAK_SECONDS if is_soak else SUITE_SECONDS
 
 
-def new_cluster(
-    kind: str, directory: Path, nodes: int = BROKERS, settings: Settings | None = None
-) -> KafkaCluster | SextonCluster:
-    """Of the kind that `--against` names; not started yet."""
+@contextmanager
+def started_cluster(
+    config: pytest.Config, directory: Path, settings: Settings | None = None
+) -> Iterator[KafkaCluster | SextonCluster]:
+    """Of the kind that `--against` names."""
     wanted = {**SETTINGS, **(settings or {})}
-    if kind.startswith("kafka"):
-        version = kind.partition(":")[2] or DEFAULT_VERSION
-        return KafkaCluster(version, nodes, directory, {**KAFKA_SETTINGS, **wanted}, heap="512m")
-    return SextonCluster(nodes=nodes, base_dir=directory, settings=wanted)
+    kind = against(config)
+    running: KafkaCluster | SextonCluster
+    with store_for(config, directory / "store") as store:
+        if kind.startswith("kafka"):
+            version = kind.partition(":")[2] or DEFAULT_VERSION
+            all_settings = {**KAFKA_SETTINGS, **wanted}
+            running = KafkaCluster(version, BROKERS, directory / "cluster", all_settings, heap="512m")
+        else:
+            running = SextonCluster(BROKERS, directory / "cluster", wanted, store=store)
+        with running:
+            yield running
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +76,7 @@ def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
     if ":" in kind and not kind.startswith("kafka:"):
         yield UnderTest(kind, "given")
         return
-    with new_cluster(kind, tmp_path_factory.mktemp("transactions") / "cluster") as running:
+    with started_cluster(pytestconfig, tmp_path_factory.mktemp("transactions")) as running:
         yield UnderTest(running.bootstrap, kind, running)
 
 
@@ -78,7 +87,7 @@ def mortal(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
     if ":" in kind and not kind.startswith("kafka:"):
         pytest.skip("kills need brokers of their own")
     settings = {"broker.session.timeout.ms": 3_000} if kind.startswith("kafka") else {"broker.lease.ms": 2_000}
-    with new_cluster(kind, tmp_path_factory.mktemp("mortal") / "cluster", settings=settings) as running:
+    with started_cluster(pytestconfig, tmp_path_factory.mktemp("mortal"), settings) as running:
         yield UnderTest(running.bootstrap, kind, running)
 
 

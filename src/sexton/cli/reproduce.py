@@ -20,7 +20,7 @@ from sexton.errors import SextonError
 
 if TYPE_CHECKING:
     from sexton.reproduce.pace import Pace
-    from sexton.reproduce.run import Outcome
+    from sexton.reproduce.run import ScenarioRun
     from sexton.reproduce.scenarios import Scenario
     from sexton.reproduce.script import Event, Kind
     from sexton.reproduce.steps import Place
@@ -118,7 +118,7 @@ def _run(
     for name in names:
         with console.status(f"{name}: fetching what is missing"):
             systems.prepare(name)
-    outcomes: list[Outcome] = []
+    outcomes: list[ScenarioRun] = []
     for group in systems.together(names):
         outcomes += asyncio.run(_run_on(group, scenarios, keep, pace, console, step=step))
         report.write_text(page(outcomes, pace), encoding="utf-8")
@@ -135,7 +135,7 @@ def _run(
 
 async def _run_on(
     names: Sequence[str], scenarios: Sequence[Scenario], keep: Path | None, pace: Pace, console: Console, *, step: bool
-) -> list[Outcome]:
+) -> list[ScenarioRun]:
     """Of systems that share their brokers."""
     from sexton.reproduce import systems
     from sexton.reproduce.run import run, topic_of
@@ -181,7 +181,7 @@ async def _before_an_act(console: Console, topic: str, place: Place, kind: Kind,
         raise UsageError("--step needs somebody who says when to go on", "", "Run it in a terminal")
 
 
-def _table(outcomes: Sequence[Outcome]) -> Table:
+def _table(outcomes: Sequence[ScenarioRun]) -> Table:
     table = Table(title="What a read_committed consumer sees through the broker that was away", show_lines=True)
     for header in ("scenario", "system", "it read", "librdkafka read", "the broker claims", "true", ""):
         table.add_column(header, overflow="fold")

@@ -9,18 +9,20 @@ The methods are those of `KafkaCluster` (`cluster`), so that a test or a benchma
         sexton.start_node(1)
 
 On disk, `<base_dir>/node-<id>/` holds `data/` (the log directory), `broker.properties` and `broker.log` (what the
-process printed). The metastore is an SQLite file in `base_dir`, or whatever `metastore_url` names.
+process printed). The metastore is an SQLite file in `base_dir`, or whatever `metastore_url` names. With a `store`
+(which whoever made it starts before and ends afterwards) topics are cloud topics unless they say otherwise.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
 import sexton
+from sexton.harness.cloud_store import CloudStore
 from sexton.harness.cluster import Cluster, Node
 from sexton.harness.processes import ServerProcess
 from sexton.harness.properties import Settings, tail_of, write_properties
@@ -38,6 +40,10 @@ ENVIRONMENT: Final = {
 
 
 class BrokerNode(Node):
+    environment: Mapping[str, str] = ENVIRONMENT
+    program: Sequence[str] = ("-m", "sexton.cli.main")
+    """What Python runs: Sexton, or a test's that becomes it."""
+
     @property
     def log_path(self) -> Path:
         return self.directory / "broker.log"
@@ -48,8 +54,8 @@ class BrokerNode(Node):
 
     def spawn(self) -> None:
         self.kill()  # one that crashed has left its watchdog behind
-        command = [sys.executable, "-m", "sexton.cli.main", "broker", "--config", str(self.config_path)]
-        self.process = ServerProcess([*self.prefix, *command], self.log_path, ENVIRONMENT)
+        command = [sys.executable, *self.program, "broker", "--config", str(self.config_path)]
+        self.process = ServerProcess([*self.prefix, *command], self.log_path, self.environment)
 
     def describe_end(self) -> str:
         return tail_of(self.log_path, TAIL_LINES)
@@ -69,12 +75,26 @@ class SextonCluster(Cluster[BrokerNode]):
         node_settings: Mapping[int, Settings] | None = None,
         *,
         metastore_url: str | None = None,
+        store: CloudStore | None = None,
         keep: bool = False,
     ) -> None:
         super().__init__("sexton-cluster-", base_dir, settings, node_settings, keep)
         self.metastore_url = metastore_url or f"sqlite:///{self.base_dir}/metastore.db"
         for node_id in range(1, nodes + 1):
             self._nodes[node_id] = BrokerNode(node_id, self.base_dir / f"node-{node_id}")
+        if store is not None:
+            self.keep_topics_in(store)
+
+    def keep_topics_in(self, store: CloudStore) -> None:
+        """Before it is started."""
+        self.settings = {**store.settings, **self.settings}
+        for node in self._nodes.values():
+            node.environment = {**node.environment, **store.environment}
+
+    def run_instead(self, program: Sequence[str], python_path: str) -> None:
+        """From their next start on brokers are what Python makes of this."""
+        for node in self._nodes.values():
+            node.program, node.environment = program, {**node.environment, "PYTHONPATH": python_path}
 
     def server_log(self, node_id: int) -> str:
         path = self._node(node_id).log_path

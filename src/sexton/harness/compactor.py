@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from sexton.harness.brokers import ENVIRONMENT
+from sexton.harness.cloud_store import CloudStore
 from sexton.harness.processes import ServerProcess
 
 STOP_TIMEOUT_S: Final = 60
@@ -19,8 +20,19 @@ STOP_TIMEOUT_S: Final = 60
 class CompactorProcess:
     """Runs from when it is made until it is stopped or killed. What it says is in the directory, `<name>.log`."""
 
-    def __init__(self, metastore_url: str, directory: Path, *options: str, name: str = "compactor") -> None:
+    def __init__(
+        self,
+        metastore_url: str,
+        directory: Path,
+        *options: str,
+        name: str = "compactor",
+        store: CloudStore | None = None,
+    ) -> None:
+        """With a store it works on cloud topics, too."""
         self.log_path = directory / f"{name}.log"
+        if store is not None:
+            options = (*options, "--store", store.url)
+        self._environment = {**ENVIRONMENT, **({} if store is None else store.environment)}
         command = [sys.executable, "-m", "sexton.cli.main", "compactor", "--metastore", metastore_url, *options]
         self._command = [*command, "--log-file", str(self.log_path)]
         self._output = directory / f"{name}.out"
@@ -28,7 +40,7 @@ class CompactorProcess:
 
     def start(self) -> None:
         """Again, once it has ended."""
-        self._process = ServerProcess(self._command, self._output, ENVIRONMENT)
+        self._process = ServerProcess(self._command, self._output, self._environment)
 
     @property
     def pid(self) -> int:

@@ -28,9 +28,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
+from sexton.harness import class_archives
 from sexton.harness.cluster import Cluster
 from sexton.harness.errors import HarnessError
-from sexton.harness.jars import DEFAULT_VERSION, classpath, java, logging_config
+from sexton.harness.jars import DEFAULT_VERSION, classpath, jar_dir, java, logging_config
 from sexton.harness.kafka_logs import (
     CLEANER_LOGGERS,
     LOG_PATTERN,
@@ -59,6 +60,10 @@ QUICK_JVM_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dja
 
 CLEAN_SHUTDOWN_NAME: Final = ".kafka_cleanshutdown"
 """Left in the log directory by a clean stop; without it the next start recovers unflushed segments."""
+
+
+def _quick_jvm_options(version: str) -> tuple[str, ...]:
+    return (*QUICK_JVM_OPTIONS, *class_archives.options(f"kafka-{version}", jar_dir(version)))
 
 
 class KafkaCluster(Cluster[KafkaNode]):
@@ -90,7 +95,7 @@ class KafkaCluster(Cluster[KafkaNode]):
         node_settings: Mapping[int, Settings] | None = None,
         *,
         heap: str = "1g",
-        jvm_options: Sequence[str] = QUICK_JVM_OPTIONS,
+        jvm_options: Sequence[str] | None = None,
         format_args: Sequence[str] = (),
         keep: bool = False,
     ) -> None:
@@ -98,7 +103,8 @@ class KafkaCluster(Cluster[KafkaNode]):
 
         `settings` go to every node, `node_settings[i]` to node i on top; both are read at each start of a
         node, so `metadata.settings[...] = ...` and a restart change them. `format_args` go to `StorageTool
-        format`, e.g. `("--feature", "transaction.version=1")`. `keep` leaves the directories after success.
+        format`, e.g. `("--feature", "transaction.version=1")`. `keep` leaves the directories after success. Without
+        `jvm_options`, nodes start soon rather than run fast.
 
         A node that was killed comes back only when its old session has run out: 9 s, as Kafka has it, or
         what `broker.session.timeout.ms` says.
@@ -106,7 +112,7 @@ class KafkaCluster(Cluster[KafkaNode]):
         super().__init__(f"kafka-{version}-", base_dir, settings, node_settings, keep)
         self.version = version
         self.heap = heap
-        self.jvm_options = tuple(jvm_options)
+        self.jvm_options = jvm_options
         self.format_args = tuple(format_args)
         for node_id in range(1, nodes + 1):
             self._nodes[node_id] = KafkaNode(node_id, self.base_dir / f"node-{node_id}")
@@ -120,7 +126,7 @@ class KafkaCluster(Cluster[KafkaNode]):
         node_settings: Mapping[int, Settings] | None = None,
         *,
         heap: str = "1g",
-        jvm_options: Sequence[str] = QUICK_JVM_OPTIONS,
+        jvm_options: Sequence[str] | None = None,
         keep: bool = True,
     ) -> Self:
         """A cluster on a copy of another one's directories, with ports of its own.
@@ -205,7 +211,7 @@ class KafkaCluster(Cluster[KafkaNode]):
         return [
             java(),
             f"-Xmx{self.heap}",
-            *self.jvm_options,
+            *(_quick_jvm_options(self.version) if self.jvm_options is None else self.jvm_options),
             f"{option}{logging_path}",
             "-cp",
             classpath(self.version),

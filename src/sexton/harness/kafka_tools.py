@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from sexton.harness import class_archives
 from sexton.harness.errors import HarnessError
-from sexton.harness.jars import DEFAULT_VERSION, classpath, java
+from sexton.harness.jars import DEFAULT_VERSION, classpath, jar_dir, java
 
 TOOL_TIMEOUT_S: Final = 120
 """A tool takes a second or two; dumping a segment of a gigabyte takes most of a minute."""
@@ -42,7 +43,8 @@ LOGGING_CHATTER: Final = ("log4j:WARN", "SLF4J:")
 
 def tool_command(main_class: str, *args: str, version: str = DEFAULT_VERSION) -> list[str]:
     """The command line of a tool, for callers that want the process: to feed it, or to run several."""
-    return [java(), *TOOL_JVM_OPTIONS, "-cp", classpath(version), main_class, *args]
+    options = (*TOOL_JVM_OPTIONS, *class_archives.options(f"kafka-{version}", jar_dir(version)))
+    return [java(), *options, "-cp", classpath(version), main_class, *args]
 
 
 def run_tool(

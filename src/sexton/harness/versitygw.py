@@ -46,7 +46,7 @@ class VersityGateway:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._objects = directory / "objects"
+        self._objects = directory.resolve() / "objects"
         self._objects.mkdir(parents=True, exist_ok=True)
         self._console = directory / "versitygw.log"
         self._port = Port()

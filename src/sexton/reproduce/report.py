@@ -9,7 +9,7 @@ from typing import Final
 from sexton.harness.systems import COMMON_SETTINGS
 from sexton.reproduce import shell, timeline
 from sexton.reproduce.pace import HURRIED, Pace
-from sexton.reproduce.run import Outcome
+from sexton.reproduce.run import ScenarioRun
 from sexton.reproduce.scenarios import Scenario
 from sexton.reproduce.script import Kind
 from sexton.reproduce.systems import TOPIC_SETTINGS
@@ -28,7 +28,7 @@ LEGEND: Final = {
 }
 
 
-def page(outcomes: Sequence[Outcome], pace: Pace = HURRIED) -> str:
+def page(outcomes: Sequence[ScenarioRun], pace: Pace = HURRIED) -> str:
     scenarios = list({each.scenario.name: each.scenario for each in outcomes}.values())
     systems = list(dict.fromkeys(each.system for each in outcomes))
     by_place = {(each.scenario.name, each.system): each for each in outcomes}
@@ -65,7 +65,7 @@ def _legend() -> str:
     )
 
 
-def _matrix(scenarios: Sequence[Scenario], systems: Sequence[str], by_place: dict[tuple[str, str], Outcome]) -> str:
+def _matrix(scenarios: Sequence[Scenario], systems: Sequence[str], by_place: dict[tuple[str, str], ScenarioRun]) -> str:
     head = "".join(f"<th>{escape(system)}</th>" for system in systems)
     rows = ""
     for scenario in scenarios:
@@ -75,7 +75,7 @@ def _matrix(scenarios: Sequence[Scenario], systems: Sequence[str], by_place: dic
     return f'<table class="matrix"><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 
-def _chip(outcome: Outcome) -> str:
+def _chip(outcome: ScenarioRun) -> str:
     verdict = outcome.judgement.verdict.value
     doubt = "" if outcome.is_as_expected else ' <span class="surprise">not as expected</span>'
     return f'<span class="chip {_class(verdict)}">{verdict}</span>{doubt}'
@@ -85,7 +85,7 @@ def _class(verdict: str) -> str:
     return verdict.replace(" ", "-")
 
 
-def _unexpected(outcomes: Sequence[Outcome]) -> str:
+def _unexpected(outcomes: Sequence[ScenarioRun]) -> str:
     surprises = [each for each in outcomes if not each.is_as_expected]
     if not surprises:
         return f"<p>All {len(outcomes)} runs came out as expected.</p>"
@@ -97,7 +97,7 @@ def _unexpected(outcomes: Sequence[Outcome]) -> str:
     return f"<p>{len(surprises)} of {len(outcomes)} runs did not come out as expected:</p><ul>{items}</ul>"
 
 
-def _section(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
+def _section(scenario: Scenario, outcomes: Sequence[ScenarioRun]) -> str:
     rows = "".join(
         f"<tr><th>{escape(each.system)}</th><td>{escape(each.judgement.read)}</td>"
         f"<td>{escape(each.judgement.second_read)}</td>"
@@ -113,7 +113,7 @@ def _section(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def _figure(outcome: Outcome) -> str:
+def _figure(outcome: ScenarioRun) -> str:
     judgement = outcome.judgement
     picture = timeline.svg(
         outcome.events, _class(judgement.verdict.value), f"{outcome.scenario.title}, on {outcome.system}"

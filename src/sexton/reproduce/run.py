@@ -21,7 +21,7 @@ Tell = Callable[[str, Scenario, Event], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScenarioRun:
     system: str
     scenario: Scenario
     judgement: Judgement
@@ -41,7 +41,7 @@ async def run(
     tell: Tell,
     pace: Pace = HURRIED,
     before: Before = at_once,
-) -> list[Outcome]:
+) -> list[ScenarioRun]:
     """Worlds by their systems' names; they have the same brokers. A script that fails is told as such, and does not
     hold the others up. `is_safe` says of which systems nothing bad is expected."""
     start_s = asyncio.get_running_loop().time()
@@ -53,11 +53,11 @@ async def run(
     def now_s() -> float:
         return asyncio.get_running_loop().time() - start_s
 
-    async def one(topic: str, system: str, scenario: Scenario) -> Outcome:
+    async def one(topic: str, system: str, scenario: Scenario) -> ScenarioRun:
         told = partial(tell, system, scenario)
         script = Script(topic, worlds[system], kill, bring_back, now_s, told, pace, before)
         expected = Verdict.CLEAN if is_safe(system) else scenario.without_coordination
-        outcome = partial(Outcome, system, scenario, expected=expected)
+        outcome = partial(ScenarioRun, system, scenario, expected=expected)
         try:
             await scenario.script(script)
         except (SextonError, TimeoutError) as error:
