@@ -96,7 +96,7 @@ class Story:
     def row(self, topic: str = TOPIC) -> PartitionRow:
         """As the metastore has it."""
         (topic_id,) = (id_ for id_, name in self.agreement.topics.items() if name == topic)
-        return self.agreement.rows[topic_id, 0]
+        return (self.agreement.rows | self.agreement.cloud_rows)[topic_id, 0]
 
     async def in_sync(self, *broker_ids: int, topic: str = TOPIC, seconds: float = 60) -> None:
         await self.until(lambda: sorted(self.row(topic).isr) == sorted(broker_ids), seconds)

@@ -36,7 +36,7 @@ def a_broker(
     process = Process(f"broker-{number}.1")
     replicas, coordinator = [Breakable() for _ in range(replicas_count)], Breakable()
     broker = SimpleNamespace(
-        replicas=SimpleNamespace(all=lambda: replicas),
+        replicas=SimpleNamespace(all=lambda: replicas, cloud=None),
         groups=coordinator,
         transactions=SimpleNamespace(service=Breakable()),
     )

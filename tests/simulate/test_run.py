@@ -19,14 +19,16 @@ from sexton.simulate.run import Options, Result, Workers, workers
 from sexton.simulate.shrink import shrink
 from tests.project import PROJECT_DIR
 
-SEEDS_COUNT = 3
-"""Of each profile, in each `make test`. More of them, by hand: `sexton simulate --seeds 1000`."""
+pytestmark = pytest.mark.long
+
+SEEDS_COUNT = 1
+"""Of each profile, in each `make test`. `make simulate` runs hundreds."""
 
 MINUTES = 0.5
 SEEDS_TO_FIND_A_BREAK = 200
 SEEDS_TO_FIND_A_DIVERGENCE = 40
 
-ROW_OF_A_DEFECT = r"^\| `([a-z-]+)` \| (?:earlier: )?\d+ \| ([a-z ]+), ([\d.]+) \|"
+ROW_OF_A_DEFECT = r"^\| `([\w-]+)` \| (?:earlier: )?\d+ \| ([a-z ]+), ([\d.]+) \|"
 """In docs/simulation.md: its switch, the seed that finds it, profile and minutes."""
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from sexton.simulate.plan import Profile, make_plan
-from sexton.simulate.themes import OF_COMPACTION, Theme, theme_of, themed
+from sexton.simulate.themes import OF_CLOUD, OF_COMPACTION, Theme, theme_of, themed
 
 
 def test_every_theme_is_drawn_within_a_few_seeds() -> None:
-    assert {theme_of(seed, is_compacting=True) for seed in range(100)} == {None, *Theme}
-    assert {theme_of(seed, is_compacting=False) for seed in range(100)} == {None, *Theme} - {*OF_COMPACTION}
+    assert {theme_of(seed, is_compacting=True) for seed in range(100)} == {None, *Theme} - {*OF_CLOUD}
+    assert {theme_of(seed, is_compacting=False) for seed in range(100)} == {None, *Theme} - {*OF_COMPACTION, *OF_CLOUD}
+    assert {theme_of(seed, is_compacting=False, is_cloud=True) for seed in range(100)} == {None, *OF_CLOUD}
 
 
 def test_a_theme_is_the_same_each_time_and_a_seed_without_one_is_left_as_it_was() -> None:
@@ -16,7 +17,7 @@ def test_a_theme_is_the_same_each_time_and_a_seed_without_one_is_left_as_it_was(
         for seed in range(60):
             plan = make_plan(seed, 3, 0.5, profile)
             assert themed(plan) == themed(plan)
-            theme = theme_of(seed, is_compacting=bool(plan.compactors))
+            theme = theme_of(seed, is_compacting=bool(plan.compactors), is_cloud=plan.store is not None)
             assert (themed(plan) == plan) == (theme is None)
 
 

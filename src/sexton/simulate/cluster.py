@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sexton.adapters.metastore.inprocess import InProcessMetastore
@@ -19,7 +19,7 @@ from sexton.settings.broker_config import BrokerConfig
 from sexton.simulate.clock import RATE_PPM_MAX, SimulatedClock, WallClock
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.loop import NS, Process, SimulatedLoop
+from sexton.simulate.loop import MS, NS, Process, SimulatedLoop
 from sexton.simulate.metastore import MetastoreService
 from sexton.simulate.network import Fabric, Host
 from sexton.simulate.objects import ObjectService
@@ -29,6 +29,8 @@ PORT = 9092
 DATA = "/data"
 RESTART_AFTER_NS = NS
 SKEW_MS_MAX = 2_000
+PENDING_BYTES_MIN = 30_000
+"""Above any batch that clients send to cloud topics."""
 STOP_TIMEOUT_MS = 60_000
 """An orderly stop that takes longer is cut short, as a supervisor would."""
 
@@ -46,6 +48,34 @@ class BrokerTimes:
     def draw(rng: random.Random) -> BrokerTimes:
         return BrokerTimes(
             rng.choice((2_000, 5_000, 5_000)), rng.choice((3_000, 10_000, 30_000)), rng.choice((True, True, False))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlan:
+    """The store of cloud topics, and what brokers make of it."""
+
+    median_ns: int
+    p99_factor: float
+    settings: Mapping[str, int]
+
+    @staticmethod
+    def draw(rng: random.Random) -> StorePlan:
+        round_ms = rng.choice((500, 2_000))
+        return StorePlan(
+            rng.choice((2, 20, 80)) * MS,
+            rng.choice((1.5, 2.5, 6.0)),
+            {
+                "cloud.linger.ms": rng.choice((5, 50, 250)),
+                "cloud.l0.bytes": rng.choice((1_000, 10_000, 4 << 20)),
+                "cloud.l0.partitions.max": rng.choice((1, 3, 500)),
+                "cloud.uploads.max": rng.choice((1, 2, 4)),
+                "cloud.downloads.max": rng.choice((1, 4, 16)),
+                "cloud.pending.bytes.max": rng.choice((PENDING_BYTES_MIN, 60_000, 1 << 20)),
+                "cloud.cache.bytes.max": rng.choice((1, 20_000, 1 << 20)),
+                "cloud.gc.round.ms": round_ms,
+                "cloud.delete.delay.ms": round_ms * rng.choice((0, 2, 5)),
+            },
         )
 
 
@@ -87,15 +117,26 @@ class Node:
 
 class SimulatedCluster:
     def __init__(
-        self, loop: SimulatedLoop, seed: int, brokers_count: int, fabric: Fabric, trace: Trace, times: BrokerTimes
+        self,
+        loop: SimulatedLoop,
+        seed: int,
+        brokers_count: int,
+        fabric: Fabric,
+        trace: Trace,
+        times: BrokerTimes,
+        store: StorePlan | None = None,
     ) -> None:
         self.loop = loop
         self.fabric = fabric
         self.trace = trace
         self._times = times
         self.metastore = MetastoreService(loop, random.Random(f"{seed}:metastore"), fabric, InProcessMetastore())
+        self.store = store
         self.objects: ObjectService | None = None
         """The store of cloud topics, if there is one."""
+        if store is not None:
+            self.objects = ObjectService(loop, random.Random(f"{seed}:objects"), fabric)
+            self.objects.weather.median_ns, self.objects.weather.p99_factor = store.median_ns, store.p99_factor
         self.nodes: dict[str, Node] = {}
         for broker_id in range(1, brokers_count + 1):
             host = fabric.add_host(f"broker-{broker_id}")
@@ -174,6 +215,7 @@ class SimulatedCluster:
                 "log.cleaner.backoff.ms": 500,
                 "compaction.share": self._times.adopts,
                 "group.initial.rebalance.delay.ms": 200,
+                **({} if self.store is None else self.store.settings),
             }
         )
 

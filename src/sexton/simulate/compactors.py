@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError
 from sexton.compaction.contract import Committed, PassResult, Plan
 from sexton.compactor.brokers import Brokers
-from sexton.compactor.engine import Outcome
+from sexton.compactor.engine import PlanOutcome
 from sexton.compactor.engines.reference import ReferenceEngine
 from sexton.compactor.schedule import Limits
 from sexton.compactor.worker import Compactor
@@ -49,7 +49,7 @@ class _SlowEngine(ReferenceEngine):
         self._job_ms_max = job_ms_max
         self._rng = rng
 
-    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
+    async def run(self, plans: Sequence[Plan]) -> list[PlanOutcome]:
         await asyncio.sleep(self._job_ms_max * self._rng.random() / 2000)
         outcomes = await super().run(plans)
         await asyncio.sleep(self._job_ms_max * self._rng.random() / 2000)

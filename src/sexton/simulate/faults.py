@@ -8,7 +8,7 @@ failing run can be shrunk by leaving entries out; nothing else of the run is dra
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -92,6 +92,24 @@ class Kind(StrEnum):
     THIN_NETWORK = "thin network"
     """So many kilobytes a second: what our logs hold then takes as long as gigabytes elsewhere."""
     BREAKING_NETWORK = "breaking network"
+    STORE_DOWN = "store down"
+    STORE_HANGS = "store hangs"
+    STORE_BUSY = "store busy"
+    """503 SlowDown."""
+    STORE_REFUSES = "store refuses"
+    """403, until somebody has put the credentials right."""
+    STORE_BREAKS = "store's answers lost"
+    """So many of a hundred requests of one broker, or of everybody, are carried out, and their connection breaks."""
+    STORE_LATE = "late stores"
+    """So many of a hundred PUTs and DELETEs get no answer, and are carried out up to minutes later."""
+    STORE_SLOW = "slow store"
+    STORE_DAMAGES = "damaging store"
+    """So many of a hundred reads end too soon or have a wrong bit. What is stored is as it was."""
+    STORE_WIPES = "store wiped"
+    """Of everything that is garbage or unknown by the metastore: nobody may rely on it."""
+    NO_STORE = "no store"
+    """One broker cannot reach it."""
+    DEAF_STORE = "store's answers do not come back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +155,39 @@ SHAPES: dict[Kind, Shape] = {
     Kind.FAILING_READS: Shape((500, 10_000), (15_000, 60_000), (0, 1 << 20), weight=0.15),
 }
 
+STORE_SHAPES: dict[Kind, Shape] = {
+    Kind.STORE_DOWN: Shape((300, 25_000), (6_000, 40_000)),
+    Kind.STORE_HANGS: Shape((300, 20_000), (8_000, 40_000), weight=0.3),
+    Kind.STORE_BUSY: Shape((300, 12_000), (6_000, 40_000), weight=0.3),
+    Kind.STORE_REFUSES: Shape((500, 12_000), (10_000, 60_000), weight=0.2),
+    Kind.STORE_BREAKS: Shape((500, 20_000), (4_000, 30_000), (5, 80), weight=0.5),
+    Kind.STORE_LATE: Shape((500, 20_000), (5_000, 40_000), (2, 40), weight=0.4),
+    Kind.STORE_SLOW: Shape((500, 20_000), (6_000, 40_000), (5, 60), weight=0.4),
+    Kind.STORE_DAMAGES: Shape((1_000, 20_000), (6_000, 40_000), (2, 60), weight=0.4),
+    Kind.STORE_WIPES: Shape((0, 0), (2_000, 20_000), weight=0.4),
+    Kind.NO_STORE: Shape((300, 20_000), (6_000, 40_000), weight=0.4),
+    Kind.DEAF_STORE: Shape((300, 15_000), (8_000, 40_000), weight=0.3),
+}
+"""Drawn only where there are cloud topics, from random numbers of their own: other runs are what they were."""
+
 OF_EVERYBODY = (
+    Kind.STORE_DOWN,
+    Kind.STORE_HANGS,
+    Kind.STORE_BUSY,
+    Kind.STORE_REFUSES,
+    Kind.STORE_LATE,
+    Kind.STORE_SLOW,
+    Kind.STORE_DAMAGES,
+    Kind.STORE_WIPES,
     Kind.METASTORE_DOWN,
     Kind.METASTORE_HANGS,
     Kind.METASTORE_STRAGGLES,
     Kind.METASTORE_FAILS_OVER,
     Kind.BREAKING_NETWORK,
 )
+
+OF_SOMEBODY = (Kind.METASTORE_BREAKS, Kind.STORE_BREAKS)
+"""Of one broker, or of everybody."""
 
 FOLLOWING = (Kind.METASTORE_BREAKS, Kind.METASTORE_STRAGGLES, Kind.METASTORE_FAILS_OVER)
 BREAKING_PROCESSES = (Kind.KILL, Kind.POWER, Kind.RESTART, Kind.PAUSE, Kind.ISOLATION, Kind.CUT)
@@ -173,9 +217,25 @@ class Fault:
 
 def schedule(rng: random.Random, brokers: Sequence[str], clients: Sequence[str], until_ms: int) -> list[Fault]:
     """All faults of a run, in order."""
+    faults = _drawn(rng, SHAPES, brokers, clients, until_ms)
+    if rng.random() < CRASH_LOOPS_WEIGHT:
+        faults += _crash_loops(rng, brokers, until_ms)
+    faults = [_after_another(rng, fault, faults, until_ms) for fault in faults]
+    faults.sort(key=lambda fault: fault.at_ms)
+    return faults
+
+
+def store_schedule(rng: random.Random, brokers: Sequence[str], until_ms: int) -> list[Fault]:
+    """What goes wrong with the store of cloud topics."""
+    return sorted(_drawn(rng, STORE_SHAPES, brokers, (), until_ms), key=lambda fault: fault.at_ms)
+
+
+def _drawn(
+    rng: random.Random, shapes: Mapping[Kind, Shape], brokers: Sequence[str], clients: Sequence[str], until_ms: int
+) -> list[Fault]:
     faults: list[Fault] = []
     pace = rng.choice((1, 1, 2, 4))
-    for kind, shape in SHAPES.items():
+    for kind, shape in shapes.items():
         is_enabled = rng.random() < shape.weight
         pause_ms = rng.randint(*shape.every_ms) // pace
         if not is_enabled:
@@ -186,10 +246,6 @@ def schedule(rng: random.Random, brokers: Sequence[str], clients: Sequence[str],
             targets = _targets(rng, kind, brokers, clients)
             faults.append(Fault(at_ms, lasts_ms, kind, targets, rng.randint(*shape.amount)))
             at_ms += lasts_ms // 2 + pause_ms // 2 + rng.randrange(pause_ms + 1)
-    if rng.random() < CRASH_LOOPS_WEIGHT:
-        faults += _crash_loops(rng, brokers, until_ms)
-    faults = [_after_another(rng, fault, faults, until_ms) for fault in faults]
-    faults.sort(key=lambda fault: fault.at_ms)
     return faults
 
 
@@ -235,6 +291,6 @@ def _targets(rng: random.Random, kind: Kind, brokers: Sequence[str], clients: Se
         if rng.random() < 0.2:
             return rng.choice(brokers), rng.choice(clients)
         return tuple(rng.sample(brokers, 2)) if len(brokers) > 1 else (brokers[0], rng.choice(clients))
-    if kind in OF_EVERYBODY or (kind is Kind.METASTORE_BREAKS and rng.random() < 0.3):
+    if kind in OF_EVERYBODY or (kind in OF_SOMEBODY and rng.random() < 0.3):
         return ()
     return (rng.choice(brokers),)

@@ -26,6 +26,10 @@ from sexton.simulate.truth import Truth, difference, fold
 from sexton.types import NO_LEADER, NO_OFFSET, TopicPartition
 
 READER = "last reader"
+EMPTY_MAX = 20
+LOADING_MS = 500
+"""So many fetches from a cloud topic may come back empty, one after the other, each after so long, while its leader
+reads the store."""
 
 
 def not_whole(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
@@ -233,6 +237,7 @@ async def check_fold(client: Client, place: TopicPartition, truth: Truth, histor
 
 
 async def _read(client: Client, place: TopicPartition, history: History, isolation: int = READ_UNCOMMITTED) -> FoundLog:
+    empty_max, max_wait_ms = (EMPTY_MAX, LOADING_MS) if place[0] in history.cloud_topics else (0, 0)
     ends = await consuming.list_offsets(client, {place: LATEST})
     starts = await consuming.list_offsets(client, {place: EARLIEST})
     log = FoundLog(starts[place])
@@ -240,15 +245,17 @@ async def _read(client: Client, place: TopicPartition, history: History, isolati
     offset = log.start_offset
     look = Look(READER, isolation == READ_COMMITTED, is_table=True)
     history.journal.began(look)
+    empty_count = 0
     while offset < ends[place]:
-        fetched = await consuming.fetch(client, *place, offset, isolation=isolation)
+        fetched = await consuming.fetch(client, *place, offset, isolation=isolation, max_wait_ms=max_wait_ms)
         for record in fetched.records:
             known = identity(record)
             look.given.append(Given(place, record.offset, known, record.key, record.value is None))
             history.saw(READER, place, record.offset, known, is_committed=isolation == READ_COMMITTED)
             log.values[record.offset] = known or b""
             log.times_ms[record.offset] = record.timestamp_ms
-        if fetched.next_offset <= offset:
+        empty_count = empty_count + 1 if fetched.next_offset <= offset else 0
+        if empty_count > empty_max:
             raise SimulationFailure("liveness", f"{place}: nothing can be read at {offset}, the end is {ends[place]}")
         offset = fetched.next_offset
     look.positions = {place: (log.start_offset, offset)}

@@ -57,7 +57,8 @@ def writer_format(rng: random.Random, writer: WriterPlan) -> WriterPlan:
 
 def batch_limits(settings: Mapping[str, str], *, may_change: bool) -> Limits | None:
     """Of a topic; None if there is none that is worth coming close to."""
-    limit = min(int(settings["segment.bytes"]), int(settings.get("max.message.bytes", MESSAGE_LIMIT_DEFAULT_BYTES)))
+    message_bytes = int(settings.get("max.message.bytes", MESSAGE_LIMIT_DEFAULT_BYTES))
+    limit = min(int(settings.get("segment.bytes", message_bytes)), message_bytes)
     taken = min(limit, SMALLEST_CHANGED_BYTES) if may_change else limit
     if taken > LARGE_BYTES_MAX:
         return None

@@ -96,6 +96,8 @@ class History:
     deleting_all: list[TopicPartition] = field(default_factory=list)
     """Somebody has asked for everything below the high watermark to be deleted, wherever that is when it is carried
     out, and has not been told: once for each who asked."""
+    cloud_topics: frozenset[str] = frozenset()
+    """Of which a broker may have to load what is asked for."""
     dropped_topics: set[str] = field(default_factory=set)
     """Somebody has asked for them to be deleted."""
     losses: dict[TopicPartition, list[Loss]] = field(default_factory=dict)

@@ -54,6 +54,11 @@ def _check(broker: Broker, turn: int) -> None:
             replica.check_invariants()
     elif replicas and turn % TURNS_PER_REPLICA == 0:
         replicas[turn // TURNS_PER_REPLICA % len(replicas)].check_invariants()
+    cloud = broker.replicas.cloud
+    if cloud is not None and turn % TURNS_PER_BROKER == 0:
+        cloud.check_invariants()
+    elif cloud is not None and turn % TURNS_PER_REPLICA == 0:
+        cloud.parts.uploads.check_invariants()
     if turn % TURNS_PER_COORDINATOR == 0:
         broker.groups.check_invariants()
         broker.transactions.service.check_invariants()

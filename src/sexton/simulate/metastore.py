@@ -24,11 +24,14 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from sexton.adapters.metastore.session import Session
+from sexton.adapters.metastore.store import SqlMetastore
 from sexton.adapters.metastore.threaded import WORKERS_MAX
 from sexton.ports.cloud import (
     Claimed,
+    CloudPartitionRow,
     CollectionRow,
     Extent,
     ExtentsPage,
@@ -37,6 +40,7 @@ from sexton.ports.cloud import (
     LeveledPartition,
     ObjectId,
     ObjectRow,
+    ObjectsSum,
     ObjectState,
     Outcome,
     Owner,
@@ -62,6 +66,8 @@ from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
 from sexton.simulate.loop import MS, Process, SimulatedLoop
 from sexton.simulate.network import Fabric
 from sexton.types import LeaderEpoch, PartitionId, Round
+
+T = TypeVar("T")
 
 HOST = "metastore"
 TIMEOUT_MS = 5_000
@@ -138,6 +144,12 @@ class MetastoreService:
     def peek(self, operation: str, *arguments: Any) -> Any:
         """What it would answer now to somebody beside it."""
         return _run(getattr(self.inner, operation)(*arguments))
+
+    def look(self, read: Callable[[Session], T]) -> T:
+        """At its tables, as they are now."""
+        assert isinstance(self.inner, SqlMetastore)
+        found: T = _run(self.inner.run(read))
+        return found
 
     def send(self, request: _Request) -> None:
         delay_ns = self._delay_ns()
@@ -325,6 +337,12 @@ class SimulatedMetastore:
     async def publish_work(self, broker_id: int, broker_epoch: int, rows: Sequence[WorkRow]) -> None:
         await self._call("publish_work", broker_id, broker_epoch, rows)
 
+    async def publish_cloud_work(self, rows: Sequence[WorkRow]) -> None:
+        await self._call("publish_cloud_work", rows)
+
+    async def request_cloud_work(self, rows: Sequence[WorkRow]) -> None:
+        await self._call("request_cloud_work", rows)
+
     async def read_work(self) -> Sequence[WorkRow]:
         answer: Sequence[WorkRow] = await self._call("read_work")
         return answer
@@ -377,8 +395,8 @@ class SimulatedMetastore:
         answer: ExtentsPage | None = await self._call("read_extents", partition, from_offset, limit)
         return answer
 
-    async def find_time(self, partition: PartitionId, timestamp_ms: int) -> Extent | None:
-        answer: Extent | None = await self._call("find_time", partition, timestamp_ms)
+    async def find_time(self, partition: PartitionId, timestamp_ms: int, from_offset: int = 0) -> Extent | None:
+        answer: Extent | None = await self._call("find_time", partition, timestamp_ms, from_offset)
         return answer
 
     async def find_max_time(self, partition: PartitionId) -> Extent | None:
@@ -395,10 +413,10 @@ class SimulatedMetastore:
         answer: Sequence[Outcome] = await self._call("commit_level", owner, objects, partitions, now_ms)
         return answer
 
-    async def commit_compaction(
-        self, owner: Owner, objects: Sequence[WrittenObject], replacement: Replacement, now_ms: int
-    ) -> Outcome:
-        answer: Outcome = await self._call("commit_compaction", owner, objects, replacement, now_ms)
+    async def commit_compactions(
+        self, owner: Owner, objects: Sequence[WrittenObject], replacements: Sequence[Replacement], now_ms: int
+    ) -> Sequence[Outcome]:
+        answer: Sequence[Outcome] = await self._call("commit_compactions", owner, objects, replacements, now_ms)
         return answer
 
     async def expire_owners(self, limit: int) -> int:
@@ -450,6 +468,22 @@ class SimulatedMetastore:
         self, states: Sequence[ObjectState], after: ObjectId | None, limit: int
     ) -> Sequence[ObjectRow]:
         answer: Sequence[ObjectRow] = await self._call("read_objects", states, after, limit)
+        return answer
+
+    async def read_object(self, object_id: ObjectId) -> ObjectRow | None:
+        answer: ObjectRow | None = await self._call("read_object", object_id)
+        return answer
+
+    async def sum_objects(self) -> Sequence[ObjectsSum]:
+        answer: Sequence[ObjectsSum] = await self._call("sum_objects")
+        return answer
+
+    async def find_references(self, object_id: ObjectId, limit: int) -> Sequence[tuple[PartitionId, Extent]]:
+        answer: Sequence[tuple[PartitionId, Extent]] = await self._call("find_references", object_id, limit)
+        return answer
+
+    async def read_cloud_partitions(self) -> Sequence[CloudPartitionRow]:
+        answer: Sequence[CloudPartitionRow] = await self._call("read_cloud_partitions")
         return answer
 
     async def close(self) -> None:

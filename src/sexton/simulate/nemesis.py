@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
@@ -12,6 +13,8 @@ from sexton.simulate.faults import FORCING_S, Fault, Kind
 from sexton.simulate.inode import Inode
 from sexton.simulate.loop import MS, NS
 from sexton.simulate.metastore import HOST as METASTORE
+from sexton.simulate.objects import HOST as STORE
+from sexton.simulate.objects import ObjectService
 
 Undo = Callable[[], None]
 
@@ -48,21 +51,25 @@ class Nemesis:
         is_in_sync: Callable[[Node], bool],
         depends_on_lost_disks: Callable[[Node], bool] = lambda _: False,
         force_leaders: Callable[[], object] = lambda: None,
+        wipe_store: Callable[[], object] = lambda: None,
     ) -> None:
         """`may_lose` says whether everything acknowledged is also on other machines than this one, `is_in_sync` whether
         it is in the ISR of anything, `depends_on_lost_disks` whether after a power loss it would leave an ISR to
-        machines whose disks are gone. `force_leaders` sends an operator."""
+        machines whose disks are gone. `force_leaders` sends an operator. `wipe_store` takes from the store of cloud
+        topics what nobody may rely on."""
         self._cluster = cluster
         self._clients = clients
         self._may_lose = may_lose
         self._is_in_sync = is_in_sync
         self._depends_on_lost_disks = depends_on_lost_disks
         self._force_leaders = force_leaders
+        self._wipe_store_of_waste = wipe_store
         self._is_quiet = False
         """An old disk has come back: until its broker has started, nothing else goes wrong."""
         self._is_over = False
         self._active: dict[int, Callable[[], object]] = {}
         self._number = 0
+        self._store_calm = {} if cluster.objects is None else asdict(cluster.objects.weather)
         self.done_count = 0
         self.old_images_count = 0
         self._starters: dict[Kind, Callable[[Fault], Undo | None]] = {
@@ -97,6 +104,21 @@ class Nemesis:
             Kind.METASTORE_LOCKED: self._metastore_locked,
             Kind.METASTORE_STRAGGLES: self._metastore_straggles,
             Kind.METASTORE_FAILS_OVER: self._metastore_fails_over,
+            Kind.STORE_DOWN: lambda fault: self._store_is(is_down=True),
+            Kind.STORE_REFUSES: lambda fault: self._store_is(is_refusing=True),
+            Kind.STORE_HANGS: self._store_hangs,
+            Kind.STORE_BUSY: self._store_busy,
+            Kind.STORE_BREAKS: lambda fault: self._of_hosts(self._store.weather.lost_probabilities, fault),
+            Kind.STORE_LATE: lambda fault: self._store_weather(late_probability=fault.amount / 100),
+            Kind.STORE_SLOW: lambda fault: self._store_weather(
+                median_ns=int(self._store_calm["median_ns"]) * fault.amount
+            ),
+            Kind.STORE_DAMAGES: lambda fault: self._store_weather(
+                short_probability=fault.amount / 200, flip_probability=fault.amount / 200
+            ),
+            Kind.STORE_WIPES: lambda fault: self._wipe_store(),
+            Kind.NO_STORE: lambda fault: self._cut(_both_ways([(fault.targets[0], STORE)])),
+            Kind.DEAF_STORE: lambda fault: self._cut([(STORE, fault.targets[0])]),
         }
 
     def plan(self, faults: Sequence[Fault]) -> None:
@@ -364,6 +386,45 @@ class Nemesis:
     def _metastore_fails_over(self, fault: Fault) -> Undo:
         self._cluster.metastore.fail_over()
         return self._metastore_down(fault)
+
+    # The store of cloud topics
+
+    @property
+    def _store(self) -> ObjectService:
+        assert self._cluster.objects is not None
+        return self._cluster.objects
+
+    def _store_is(self, **state: bool) -> Undo:
+        for name, value in state.items():
+            setattr(self._store, name, value)
+
+        def undo() -> None:
+            for name, value in state.items():
+                setattr(self._store, name, not value)
+
+        return undo
+
+    def _store_weather(self, **changed: float) -> Undo:
+        """Of two at once the later one counts, and its end is the end of both."""
+        weather = self._store.weather
+        for name, value in changed.items():
+            setattr(weather, name, value)
+
+        def undo() -> None:
+            for name in changed:
+                setattr(weather, name, self._store_calm[name])
+
+        return undo
+
+    def _store_hangs(self, fault: Fault) -> Undo:
+        self._store.hang()
+        return self._store.go_on
+
+    def _store_busy(self, fault: Fault) -> None:
+        self._store.be_busy(fault.lasts_ms * MS)
+
+    def _wipe_store(self) -> None:
+        self._wipe_store_of_waste()
 
     def _clock_jump(self, fault: Fault) -> None:
         self._node(fault).wall.jump(fault.amount)

@@ -6,9 +6,22 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.ports.metastore import PartitionRow, TopicRow
 from sexton.simulate.trace import Trace
 from sexton.types import PartitionId
+
+UNTOLD = (
+    "read_changes",
+    "read_leases",
+    "renew_lease",
+    "open_cluster",
+    "expire_owners",
+    "read_collection",
+    "collect",
+    "find_purgeable",
+)
+"""What is asked all the time, and seldom of interest."""
 
 
 class Agreement:
@@ -18,8 +31,13 @@ class Agreement:
         self._trace = trace
         self.topics: dict[uuid.UUID, str] = {}
         self.rows: dict[PartitionId, PartitionRow] = {}
+        """Of topics whose replicas have logs of their own."""
+        self.cloud_rows: dict[PartitionId, PartitionRow] = {}
+        """Of cloud topics, which have a judge of their own (`cloud_checks`)."""
+        self._in_cloud: set[uuid.UUID] = set()
         self.on_change: Callable[[str, PartitionId, PartitionRow], None] | None = None
         """Told which process changed which partition."""
+        self.on_cloud_change: Callable[[str, PartitionId, PartitionRow], None] | None = None
         self.on_registered: Callable[[int, int], None] | None = None
         """Told which broker has a new epoch."""
 
@@ -37,6 +55,8 @@ class Agreement:
             topic: TopicRow = arguments[0]
             self.topics[topic.topic_id] = topic.name
             self._trace.note("metastore", f"{who}: creates {topic.name}")
+            if arguments[2].get(STORAGE_MODE) == CLOUD:
+                self._in_cloud.add(topic.topic_id)
             self._take(who, arguments[1])
         elif operation == "add_partitions":
             self._take(who, arguments[2])
@@ -45,21 +65,24 @@ class Agreement:
         elif operation == "delete_topic":
             self._trace.note("metastore", f"{who}: deletes {self.topics.pop(arguments[0], '?')}")
             self.rows = {key: row for key, row in self.rows.items() if key[0] != arguments[0]}
-        elif operation not in ("read_changes", "read_leases", "renew_lease", "open_cluster"):
+            self.cloud_rows = {key: row for key, row in self.cloud_rows.items() if key[0] != arguments[0]}
+        elif operation not in UNTOLD:
             self._trace.note("metastore", f"{who}: {operation} {_brief(arguments)}")
 
     def _take(self, who: str, rows: Sequence[PartitionRow]) -> None:
         for row in rows:
             key = (row.topic_id, row.partition)
-            self.rows[key] = row
+            is_in_cloud = row.topic_id in self._in_cloud
+            (self.cloud_rows if is_in_cloud else self.rows)[key] = row
             moving = f" adding {list(row.adding)} removing {list(row.removing)}" if row.adding or row.removing else ""
             self._trace.note(
                 "metastore",
                 f"{who}: {self.name(key)} leader {row.leader} epoch {row.leader_epoch} isr {list(row.isr)} "
                 f"replicas {list(row.replicas)}{moving}",
             )
-            if self.on_change is not None:
-                self.on_change(who, key, row)
+            on_change = self.on_cloud_change if is_in_cloud else self.on_change
+            if on_change is not None:
+                on_change(who, key, row)
 
 
 def _brief(arguments: tuple[Any, ...]) -> str:

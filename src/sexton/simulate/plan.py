@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
+from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.simulate import faults
-from sexton.simulate.cluster import BrokerTimes
+from sexton.simulate.cluster import BrokerTimes, StorePlan
 from sexton.simulate.compactors import CompactorPlan
 from sexton.simulate.faults import Fault
 from sexton.simulate.formats import CODECS, batch_limits, topic_format, writer_format
@@ -42,6 +43,9 @@ FORCING_PROBABILITY = 0.4
 
 UNCLEAN = "unclean.leader.election.enable"
 
+CLOUD_SETTINGS = ("message.timestamp.type", "max.message.bytes")
+"""Of what a plan sets, what a cloud topic takes."""
+
 RACKS = ("", "rack-0", "rack-1")
 """Of readers; brokers stand in one or the other."""
 
@@ -56,6 +60,13 @@ class Profile(StrEnum):
     TRANSACTIONS = "transactions"
     COMPACTION = "compaction"
     """Compactors at work; half of these runs have transactions, too."""
+    CLOUD = "cloud"
+    """Topics that live in an object store, some beside local ones, most with transactions. Never drawn: it is asked
+    for."""
+
+
+SMALL = (Profile.TRANSACTIONS, Profile.COMPACTION)
+"""Profiles with small records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,10 @@ class TopicPlan:
     @property
     def flushes(self) -> bool:
         return self.settings.get("flush.before.ack") != "false"
+
+    @property
+    def is_cloud(self) -> bool:
+        return self.settings.get(STORAGE_MODE) == CLOUD
 
     @property
     def places(self) -> tuple[TopicPartition, ...]:
@@ -150,6 +165,7 @@ class Plan:
     weather: Weather
     topics: tuple[TopicPlan, ...]
     items: tuple[Item, ...]
+    store: StorePlan | None = None
 
     def without(self, left_out: Collection[int]) -> Plan:
         return replace(self, items=tuple(item for index, item in enumerate(self.items) if index not in left_out))
@@ -210,7 +226,7 @@ class Plan:
     @property
     def unclean_topics(self) -> list[str]:
         """Those on which the setting counts."""
-        return [topic.name for topic in self.topics if topic.settings[UNCLEAN] == "true" and not topic.is_compacted]
+        return [topic.name for topic in self.topics if topic.settings.get(UNCLEAN) == "true" and not topic.is_compacted]
 
     @property
     def unflushed_topics(self) -> list[str]:
@@ -231,6 +247,9 @@ def make_plan(
     formats = random.Random(f"{seed}:formats")
     topics = _varied(formats, _topics(rng, brokers_count, profile, is_independent), is_independent)
     topics = _unclean(random.Random(f"{seed}:unclean"), topics)
+    is_cloud = profile is Profile.CLOUD
+    if is_cloud:
+        topics = _in_cloud(random.Random(f"{seed}:cloud"), topics)
     writers = [writer_format(formats, writer) for writer in _writers(rng, topics, profile)]
     transactors = _transactors(random.Random(f"{seed}:transactors"), topics, profile)
     compactors = _compactors(random.Random(f"{seed}:compactors"), profile)
@@ -243,6 +262,9 @@ def make_plan(
     schedule = faults.schedule(random.Random(f"{seed}:faults"), brokers, clients, until_ms)
     if any(topic.is_compacted and not topic.flushes for topic in topics):
         schedule = _with_blackouts(random.Random(f"{seed}:blackouts"), schedule, brokers, until_ms)
+    if is_cloud:
+        schedule += faults.store_schedule(random.Random(f"{seed}:store faults"), brokers, until_ms)
+        schedule.sort(key=lambda fault: fault.at_ms)
     if is_independent:
         schedule.append(_absence(rng, brokers, until_ms))
     elif profile is Profile.COMPACTION:
@@ -270,6 +292,7 @@ def make_plan(
         weather=weather,
         topics=topics,
         items=(*schedule, *admin, *people),
+        store=StorePlan.draw(random.Random(f"{seed}:store")) if is_cloud else None,
     )
 
 
@@ -301,12 +324,25 @@ def _varied(rng: random.Random, topics: tuple[TopicPlan, ...], is_independent: b
     return tuple(varied)
 
 
+def _in_cloud(rng: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicPlan, ...]:
+    """All or some, one at least. What has no meaning there is left out."""
+    share = rng.choice((0.5, 1.0))
+    changed = []
+    for number, topic in enumerate(topics):
+        if number and rng.random() >= share:
+            changed.append(topic)
+            continue
+        kept = {name: value for name, value in topic.settings.items() if name in CLOUD_SETTINGS}
+        changed.append(replace(topic, settings=kept | {STORAGE_MODE: CLOUD}))
+    return tuple(changed)
+
+
 def _writable(topics: tuple[TopicPlan, ...], admin: Collection[AdminPlan]) -> tuple[TopicPlan, ...]:
     """The administrator may leave a partition two replicas, and asks for two in sync at most."""
     moved = {each.topic for each in admin if each.action is Action.REASSIGN}
     return tuple(
         replace(topic, settings=topic.settings | {"min.insync.replicas": "2"})
-        if topic.name in moved and topic.settings["min.insync.replicas"] > "2"
+        if topic.name in moved and topic.settings.get("min.insync.replicas", "1") > "2"
         else topic
         for topic in topics
     )
@@ -370,7 +406,7 @@ def _writers(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile
                 is_idempotent=kind == "idempotent",
                 interval_ms=rng.choice((30, 150, 600) if is_plain else (150, 400, 1_500)),
                 records_max=rng.choice((1, 3, 10)),
-                value_bytes_max=rng.choice((5, 100, 1_000) if is_plain else (5, 100)),
+                value_bytes_max=rng.choice((5, 100) if profile in SMALL else (5, 100, 1_000)),
                 window_count=rng.choice((1, 1, 3, 5)),
             )
         )
@@ -378,7 +414,7 @@ def _writers(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile
 
 
 def _transactors(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile) -> list[TransactorPlan]:
-    if profile is Profile.PLAIN or (profile is Profile.COMPACTION and rng.random() < 0.5):
+    if profile is Profile.PLAIN or (profile in (Profile.COMPACTION, Profile.CLOUD) and rng.random() < 0.5):
         return []
     places = [place for topic in topics for place in topic.places]
     return [
@@ -465,6 +501,8 @@ def _lives(rng: random.Random, brokers_count: int, profile: Profile) -> list[Lif
         settings = {"segment.bytes": str(rng.choice((2_000, 20_000, 1 << 20)))}
         if profile is Profile.COMPACTION and rng.random() < 0.6:
             settings |= _compacted(rng, is_independent=False)
+        if profile is Profile.CLOUD and rng.random() < 0.8:
+            settings = {STORAGE_MODE: CLOUD}
         replicas_counts = rng.choice(((2,), (3,), (2, 3)))
         lives.append(
             LifePlan(

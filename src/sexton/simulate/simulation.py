@@ -20,12 +20,14 @@ from typing import Any, ParamSpec
 from sexton.client.client import Client
 from sexton.client.fetching import READ_COMMITTED
 from sexton.errors import SextonError
+from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import KafkaError
 from sexton.simulate import final, operators, snapshots, testimony
 from sexton.simulate.administrator import NAME as ADMIN
 from sexton.simulate.administrator import Administrator
 from sexton.simulate.checks import Judge
 from sexton.simulate.clock import SimulatedClock, WallClock
+from sexton.simulate.cloud_checks import CloudJudge
 from sexton.simulate.cluster import DATA, SimulatedCluster
 from sexton.simulate.compactors import CompactorHost
 from sexton.simulate.errors import SimulationFailure
@@ -49,7 +51,7 @@ from sexton.simulate.transactors import Transactor, TransactorPlan
 from sexton.simulate.truth import Truth
 from sexton.simulate.values import Values
 from sexton.simulate.writers import Writer
-from sexton.types import TopicPartition
+from sexton.types import PartitionId, TopicPartition
 
 CLIENT_TIMEOUT_MS = 5_000
 CALLBACKS_PER_LOOK = 16
@@ -62,6 +64,9 @@ GROUP_RECOVERY_S = 180
 
 COMPACTION_RECOVERY_S = 180
 """A compactor leaves alone for half a minute what it failed at, and another waits for the lease of one that is gone."""
+
+COLLECTION_RECOVERY_S = 180
+"""Rounds are counted anew by each controller."""
 
 AFTERMATH_S = 3
 """How long writers go on after everything is healed."""
@@ -90,10 +95,13 @@ class Simulation:
         self.trace = Trace(self.loop)
         self.fabric = Fabric(self.loop, random.Random(f"{plan.seed}:network"), replace(plan.weather))
         self.fabric.on_delivery = self.trace.delivered
-        self.cluster = SimulatedCluster(self.loop, plan.seed, plan.brokers_count, self.fabric, self.trace, plan.times)
+        self.cluster = SimulatedCluster(
+            self.loop, plan.seed, plan.brokers_count, self.fabric, self.trace, plan.times, plan.store
+        )
         self.agreement = Agreement(self.trace)
         self.cluster.metastore.observer = self.agreement.carried_out
         self.history = History(journal=Journal(lambda: self.loop.now_ns), is_lenient=self._is_lenient)
+        self.history.cloud_topics = frozenset(topic.name for topic in plan.topics if topic.is_cloud)
         self.judge = Judge(
             self.cluster,
             self.agreement,
@@ -109,6 +117,7 @@ class Simulation:
             has_transactions=bool(plan.transactors),
             unclean=plan.unclean_topics,
         )
+        self.cloud = None if plan.store is None else self._cloud_judge()
         self.agreement.on_change = self._told(self.judge.row_changed)
         self.agreement.on_registered = self._told(self.judge.registered)
         self.cluster.on_end = self._told(self.judge.ends)
@@ -123,6 +132,7 @@ class Simulation:
             self.judge.is_in_sync,
             self.judge.depends_on_lost_disks,
             lambda: self._spawn(self._clients[OPERATOR][0], self._force_leaders()),
+            lambda: None if self.cloud is None else self.cloud.wipe(),
         )
         names = [ADMIN, OPERATOR, *MOVERS, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
         self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
@@ -138,7 +148,7 @@ class Simulation:
         self._reading_is_over = False
         self._since_look = 0
         self._invariants = Invariants()
-        self._look = self._told(self.judge.look)
+        self._look = self._told(self._look_at_all)
         self._sweep_all = self._told(self.judge.sweep)
         self.cluster.on_start = self._invariants.started
 
@@ -157,6 +167,26 @@ class Simulation:
             logger.removeHandler(handler)
             logger.level, logger.propagate = before
             self.loop.close()
+
+    def _cloud_judge(self) -> CloudJudge:
+        cluster = self.cluster
+        assert cluster.objects is not None
+        cloud = CloudJudge(cluster, self.agreement, self.history, self.trace, self.judge.transactions)
+        judged = self._told(cloud.carried_out)
+
+        def carried_out(who: str, operation: str, arguments: tuple[Any, ...], result: Any) -> None:
+            self.agreement.carried_out(who, operation, arguments, result)
+            judged(who, operation, arguments, result)
+
+        cluster.metastore.observer = carried_out
+        cluster.objects.observer = self._told(cloud.stored)
+        self.agreement.on_cloud_change = cloud.row_changed
+        return cloud
+
+    def _look_at_all(self) -> None:
+        self.judge.look()
+        if self.cloud is not None:
+            self.cloud.look()
 
     def _after_turn(self, process: Process, count: int) -> None:
         self._invariants.after_turn(process)
@@ -217,6 +247,10 @@ class Simulation:
         await self._recovers("the logs are equal", lambda: final.unequal(self.cluster, self.agreement))
         self._call_operator()
         await self._recovers("no transaction is open", lambda: final.still_open(self.cluster))
+        if self.cloud is not None:
+            await self._recovers("cloud topics are led", self.cloud.not_whole)
+            await self._recovers("no transaction is open in the cloud", self.cloud.still_open)
+            await self._recovers("garbage is collected", self.cloud.uncollected, COLLECTION_RECOVERY_S)
         if plan.compactors:
             await self._recovers("all is compacted", self._uncompacted, COMPACTION_RECOVERY_S)
             await self._recovers("readers have it all", self._misled)
@@ -235,7 +269,7 @@ class Simulation:
     async def _read_everything(self, client: Client) -> None:
         judge, compacted = self.judge, self.plan.compacted_topics
         for lives in self._lives:
-            for key in [key for key in self.agreement.rows if self.agreement.topics[key[0]] == lives.plan.topic]:
+            for key in [key for key in self._all_rows() if self.agreement.topics[key[0]] == lives.plan.topic]:
                 await lives.check(key)
         await final.read_everything(client, self.history, compacted)
         if self.plan.transactors:
@@ -249,6 +283,9 @@ class Simulation:
                 if not self.history.is_gone(place):
                     judge.compaction.check_acknowledged(self.history, place, key)
                 await final.check_fold(client, place, judge.compaction.truths.get(key) or Truth(), self.history)
+
+    def _all_rows(self) -> dict[PartitionId, PartitionRow]:
+        return self.agreement.rows | self.agreement.cloud_rows
 
     async def _look_again(self, client: Client) -> None:
         """At what nobody has read from its start yet."""
@@ -380,6 +417,7 @@ class Simulation:
                 values,
                 lambda: self._writing_is_over,
                 self.plan.batch_limits,
+                self.history.cloud_topics,
             )
             self._writers.append((writer, self._spawn(process, writer.run())))
         for each in self.plan.transactors:
@@ -486,7 +524,7 @@ class Simulation:
     def state(self) -> list[str]:
         """Where everything stood when the run ended."""
         lines = [self.cluster.describe()]
-        for key, row in self.agreement.rows.items():
+        for key, row in self._all_rows().items():
             lines.append(
                 f"{self.agreement.name(key)}: leader {row.leader} epoch {row.leader_epoch} isr {list(row.isr)} "
                 f"replicas {list(row.replicas)}, committed {self.judge.ledger_end(key)}"

@@ -65,6 +65,27 @@ class Snapshot(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class CloudSnapshot(NamedTuple):
+    """One partition of a cloud topic that a broker leads."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    leader_epoch: int
+    high_watermark: int
+    last_stable_offset: int
+    start_offset: int
+    end_offset: int
+
+    @property
+    def key(self) -> PartitionId:
+        return self.topic_id, self.partition
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
 class Machine(Protocol):
     """Of `metadata.Node`, what is needed here."""
 
@@ -115,6 +136,30 @@ def find(machine: Machine, key: PartitionId) -> Snapshot | None:
         if replica.partition == key[1] and replica.topic_id == key[0]:
             return _snapshot(machine, replica)
     return None
+
+
+def led_in_cloud(machine: Machine) -> list[CloudSnapshot]:
+    cloud = machine.broker.replicas.cloud if machine.broker is not None else None
+    return [
+        CloudSnapshot(
+            topic=replica.topic,
+            topic_id=replica.topic_id,
+            partition=replica.partition,
+            leader_epoch=replica.leader_epoch,
+            high_watermark=replica.high_watermark,
+            last_stable_offset=replica.last_stable_offset,
+            start_offset=replica.log.start_offset,
+            end_offset=replica.log.end_offset,
+        )
+        for replica in (cloud.all() if cloud is not None else ())
+        if replica.is_leader
+    ]
+
+
+def waiting_bytes(machine: Machine) -> int:
+    """Of batches that were appended to cloud topics, and are neither committed nor dropped."""
+    cloud = machine.broker.replicas.cloud if machine.broker is not None else None
+    return 0 if cloud is None else cloud.parts.uploads.batches_bytes
 
 
 def damaged(machine: Machine) -> list[tuple[str, str]]:

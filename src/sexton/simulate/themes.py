@@ -33,7 +33,8 @@ class Theme(StrEnum):
     MOVES = "moves"
     """Replicas are removed and added again, over links on which answers take long."""
     STOPS = "stops"
-    """Brokers are stopped in good order right after others have lost power, and topics acknowledge before the flush."""
+    """Brokers are stopped in good order right after others have lost power, or killed right before, and topics
+    acknowledge before the flush."""
     LIVES = "lives"
     """Topics and replicas are deleted and made again at once, while disks are slow and segments short."""
     TEARS = "tears"
@@ -44,20 +45,31 @@ class Theme(StrEnum):
     """Leaders are forced where there is no room for their watermarks."""
     CANCELS = "cancels"
     """Reassignments are cancelled while those who held the partition before are away."""
+    ZOMBIES = "zombies"
+    """Of cloud topics: leaders stand still for longer than their lease while the store is slow, and then go on."""
+    SILENCE = "silence"
+    """Of cloud topics: most requests to the store and the metastore are carried out, and not answered."""
+    HANDS = "hands"
+    """Of cloud topics: partitions go from hand to hand while commits are late."""
 
 
 OF_COMPACTION = (Theme.STARTS, Theme.FORCED, Theme.CANCELS)
+OF_CLOUD = (Theme.ZOMBIES, Theme.SILENCE, Theme.HANDS)
+"""All others are about replicas' logs."""
 
 
-def theme_of(seed: int, *, is_compacting: bool) -> Theme | None:
+def theme_of(seed: int, *, is_compacting: bool, is_cloud: bool = False) -> Theme | None:
     rng = random.Random(f"{seed}:theme")
     if rng.random() >= THEME_PROBABILITY:
         return None
-    return rng.choice([theme for theme in Theme if is_compacting or theme not in OF_COMPACTION])
+    if is_cloud:
+        return rng.choice(OF_CLOUD)
+    left_out = OF_CLOUD if is_compacting else (*OF_COMPACTION, *OF_CLOUD)
+    return rng.choice([theme for theme in Theme if theme not in left_out])
 
 
 def themed(plan: Plan) -> Plan:
-    theme = theme_of(plan.seed, is_compacting=bool(plan.compactors))
+    theme = theme_of(plan.seed, is_compacting=bool(plan.compactors), is_cloud=plan.store is not None)
     if theme is None:
         return plan
     rng = random.Random(f"{plan.seed}:theme:{theme}")
@@ -122,9 +134,9 @@ def _moves(rng: random.Random, plan: Plan, actions: tuple[Action, ...], every_ms
 
 def _joins(rng: random.Random, plan: Plan) -> Made:
     """One broker dies again and again. It is away for so long that it leaves the ISR, or for a moment, so that the one
-    that caught up is gone; the others' requests break all the time, or find the metastore locked and are made again
-    and again. Some of its processes take long to copy what they lack: what the one before had copied says nothing of
-    them."""
+    that caught up is gone; the others' requests break all the time, or all of them for a moment, or find the metastore
+    locked and are made again and again. Some of its processes take long to copy what they lack: what the one before had
+    copied says nothing of them."""
     brokers = _brokers(plan)
     dying = rng.choice(brokers)
     flushes = rng.choice(("true", "false"))
@@ -155,11 +167,25 @@ def _joins(rng: random.Random, plan: Plan) -> Made:
                     Fault(at_ms, locks.randrange(100, 1_000), Kind.CUT, (dying, broker), 0)
                     for at_ms in _times(locks, plan, 1_500)
                 ]
+    elif locks.random() < 0.6:
+        flushes = "true"
+        items = [replace(item, kind=Kind.KILL) for item in items if item.targets == (dying,)]
+        items += _deaf_spells(locks, plan, [broker for broker in brokers if broker != dying])
     if rng.random() < 0.6:
         items += _often(rng, plan, Kind.THIN_NETWORK, dying, (15, 40, 150, 600), 4_000)
     topics = _set(_copied(plan.topics), {"flush.before.ack": flushes, "min.insync.replicas": "1"})
     times = replace(plan.times, lag_max_ms=lag_max_ms)
     return replace(plan, topics=topics, times=times), [item for item in items if _is_in_time(item, plan)]
+
+
+def _deaf_spells(rng: random.Random, plan: Plan, brokers: Sequence[str]) -> list[Fault]:
+    """For a moment, shorter than a lease, almost nothing that a broker asks the metastore for is answered, and much of
+    it is carried out: it neither learns what became of a join nor reads the row that has it."""
+    return [
+        Fault(at_ms, rng.randrange(300, 1_500), Kind.METASTORE_BREAKS, (broker,), rng.choice((80, 90, 95)))
+        for broker in brokers
+        for at_ms in _times(rng, plan, 1_500)
+    ]
 
 
 def _hasty(rng: random.Random, plan: Plan) -> Made:
@@ -170,15 +196,22 @@ def _hasty(rng: random.Random, plan: Plan) -> Made:
 
 
 def _stops(rng: random.Random, plan: Plan) -> Made:
-    """Within the time for which one that is dead still counts as alive."""
+    """Within the time for which one that is dead still counts as alive. In half of the runs the other one is killed
+    before, not stopped: whoever is elected for it then may be the one that is dead."""
     items: list[Item] = []
+    is_killed = random.Random(f"{plan.seed}:theme:killed").random() < 0.5
     for at_ms in _times(rng, plan, rng.choice((4_000, 8_000))):
         dead, stopped = rng.sample(_brokers(plan), 2)
-        items.append(Fault(at_ms, rng.randrange(500, 8_000), Kind.POWER, (dead,), 0))
-        stop_ms = at_ms + rng.randrange(plan.times.lease_ms)
-        if stop_ms < plan.until_ms:
-            items.append(Fault(stop_ms, rng.randrange(500, 6_000), Kind.RESTART, (stopped,), 0))
-    return replace(plan, topics=_set(_copied(plan.topics), {"flush.before.ack": "false"})), items
+        dead_ms, stopped_ms = rng.randrange(500, 8_000), rng.randrange(plan.times.lease_ms)
+        lasts_ms = rng.randrange(500, 6_000)
+        if is_killed:
+            items.append(Fault(at_ms, plan.times.lease_ms + lasts_ms, Kind.KILL, (stopped,), 0))
+            items.append(Fault(at_ms + stopped_ms, dead_ms, Kind.POWER, (dead,), 0))
+        else:
+            items.append(Fault(at_ms, dead_ms, Kind.POWER, (dead,), 0))
+            items.append(Fault(at_ms + stopped_ms, lasts_ms, Kind.RESTART, (stopped,), 0))
+    topics = _set(_copied(plan.topics), {"flush.before.ack": "false"})
+    return replace(plan, topics=topics), [item for item in items if _is_in_time(item, plan)]
 
 
 def _lives(rng: random.Random, plan: Plan) -> Made:
@@ -266,7 +299,8 @@ def _forced(rng: random.Random, plan: Plan) -> Made:
 
 
 def _cancels(rng: random.Random, plan: Plan) -> Made:
-    """Two brokers are away at once, of which one went before the other: whoever was added meanwhile is alone."""
+    """Two brokers are away at once, of which one went before the other: whoever was added in between is alone. Moves
+    begin at any time, and some of them there."""
     topics = tuple(replace(topic, replicas_count=2) for topic in plan.topics)
     items = _moves(rng, plan, (Action.CANCEL,), rng.choice((1_500, 3_000)))
     times = replace(plan.times, lease_ms=2_000)
@@ -276,9 +310,53 @@ def _cancels(rng: random.Random, plan: Plan) -> Made:
         second_ms = times.lease_ms + rng.randrange(1_000, 8_000)
         items.append(Fault(at_ms, apart_ms + second_ms + rng.randrange(2_000), Kind.KILL, (first,), 0))
         items.append(Fault(at_ms + apart_ms, second_ms, Kind.KILL, (second,), 0))
+        items += [
+            AdminPlan(at_ms + rng.randrange(apart_ms), Action.CANCEL, rng.choice(topics).name, rng.getrandbits(32))
+            for _ in range(rng.randrange(1, 5))
+        ]
     settings = {"min.insync.replicas": "1", UNCLEAN: rng.choice(("true", "true", "false"))}
     changed = replace(plan, topics=_set(topics, settings), times=times)
     return changed, [item for item in items if _is_in_time(item, plan)]
+
+
+def _zombies(rng: random.Random, plan: Plan) -> Made:
+    """What a leader had on its way is answered, and sent on, when another has led for a while."""
+    times = replace(plan.times, lease_ms=2_000)
+    items: list[Item] = [
+        Fault(at_ms, rng.randrange(times.lease_ms, 4 * times.lease_ms), Kind.PAUSE, (rng.choice(_brokers(plan)),), 0)
+        for at_ms in _times(rng, plan, rng.choice((3_000, 6_000)))
+    ]
+    kind, amounts = rng.choice(
+        ((Kind.STORE_SLOW, (10, 40)), (Kind.METASTORE_STRAGGLES, (30, 60)), (Kind.STORE_LATE, (10, 30)))
+    )
+    items += [
+        Fault(at_ms, rng.randrange(1_000, 8_000), kind, (), rng.choice(amounts)) for at_ms in _times(rng, plan, 5_000)
+    ]
+    return replace(plan, times=times), items
+
+
+def _silence(rng: random.Random, plan: Plan) -> Made:
+    items: list[Item] = []
+    for kind in rng.choice(
+        ((Kind.STORE_BREAKS,), (Kind.METASTORE_BREAKS,), (Kind.STORE_BREAKS, Kind.METASTORE_BREAKS))
+    ):
+        for broker in _brokers(plan):
+            items += _often(rng, plan, kind, broker, (40, 60, 80), 3_000)
+    if rng.random() < 0.5:
+        items += [
+            Fault(at_ms, rng.randrange(200, 4_000), Kind.KILL, (rng.choice(_brokers(plan)),), 0)
+            for at_ms in _times(rng, plan, 5_000)
+        ]
+    return plan, items
+
+
+def _hands(rng: random.Random, plan: Plan) -> Made:
+    items = _moves(rng, plan, rng.choice(((Action.FLAP,), (Action.BURST,), (Action.FLAP, Action.BURST))), 700)
+    items += [
+        Fault(at_ms, rng.randrange(500, 5_000), Kind.METASTORE_STRAGGLES, (), rng.choice((20, 50)))
+        for at_ms in _times(rng, plan, 5_000)
+    ]
+    return replace(plan, topics=_copied(plan.topics)), items
 
 
 _MAKERS: dict[Theme, Callable[[random.Random, Plan], Made]] = {
@@ -290,4 +368,7 @@ _MAKERS: dict[Theme, Callable[[random.Random, Plan], Made]] = {
     Theme.STARTS: _starts,
     Theme.FORCED: _forced,
     Theme.CANCELS: _cancels,
+    Theme.ZOMBIES: _zombies,
+    Theme.SILENCE: _silence,
+    Theme.HANDS: _hands,
 }

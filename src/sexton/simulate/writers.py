@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,9 +109,11 @@ class Writer:
         values: Values,
         is_over: Callable[[], bool],
         limits: Mapping[str, Limits] | None = None,
+        waiting: Collection[str] = (),
     ) -> None:
-        """`limits` say of topics how large a batch may be."""
+        """`limits` say of topics how large a batch may be. In `waiting` topics acks=1 means what acks=all means."""
         self._plan = plan
+        self._waiting = waiting
         self._limits = limits or {}
         self._client = client
         self._history = history
@@ -166,7 +168,7 @@ class Writer:
         write = Write(
             writer=plan.name,
             place=lane.place,
-            acks=plan.acks,
+            acks=ACKS_ALL if lane.place[0] in self._waiting else plan.acks,
             is_idempotent=plan.is_idempotent,
             values=values,
             started_ns=self._loop.now_ns,
@@ -359,7 +361,7 @@ class Writer:
         if code is ErrorCode.duplicate_sequence_number:
             self._end(each, Outcome.OK, "as a duplicate")
         elif is_final:
-            is_sure = code in NOT_WRITTEN or (self._plan.acks == 1 and code is ErrorCode.not_leader_or_follower)
+            is_sure = code in NOT_WRITTEN or (each.write.acks == 1 and code is ErrorCode.not_leader_or_follower)
             self._end(each, Outcome.FAILED if is_sure else Outcome.UNKNOWN, code.name)
         return code
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sexton.simulate.broken.cloud import CLOUD
 from sexton.simulate.broken.compaction import COMPACTION
 from sexton.simulate.broken.fetching import FETCHING
 from sexton.simulate.broken.groups import GROUPS
@@ -18,7 +19,7 @@ from sexton.simulate.broken.rules import RULES
 from sexton.simulate.broken.switch import Break
 from sexton.simulate.broken.transactions import TRANSACTIONS
 
-BREAKS: dict[str, Break] = RULES | REPLICATION | FETCHING | LOGS | COMPACTION | TRANSACTIONS | GROUPS
+BREAKS: dict[str, Break] = RULES | REPLICATION | FETCHING | LOGS | COMPACTION | TRANSACTIONS | GROUPS | CLOUD
 
 
 @contextmanager
