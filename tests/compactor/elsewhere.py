@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sexton.compaction.contract import Plan
-from sexton.compactor.engine import Engine, Outcome
+from sexton.compactor.engine import Engine, PlanOutcome
 from sexton.compactor.engines.spark import SparkEngine
 from tests.compactor.live import compact
 
@@ -24,7 +24,7 @@ class Elsewhere:
         self._engine = engine
         self._nowhere = nowhere
 
-    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
+    async def run(self, plans: Sequence[Plan]) -> list[PlanOutcome]:
         hidden = [
             replace(plan, directory=self._hide(plan.directory), staging=self._hide(plan.staging)) for plan in plans
         ]

@@ -33,7 +33,7 @@ from tests.compactor.live import (
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 SEED = 1
-SOAK_KILLS, SUITE_KILLS = 100, 4
+SOAK_KILLS, SUITE_KILLS = 100, 3
 HEAL_TIMEOUT_S = 180
 CALL_TIMEOUT_S = 30
 TRANSACTIONS_MIN = 50
@@ -186,11 +186,13 @@ def judge(cluster: SextonCluster, updates: Updates, transactions: Transactions) 
         "what was deleted first is forgotten everywhere",
         lambda: not any(tombstones_of(cluster, node, "t", b"doomed") for node in NODES),
         HEAL_TIMEOUT_S,
+        lambda: statuses(cluster, "t"),
     )
     wait_until(
         "all are in sync and compacted",
         lambda: all(one["is_in_sync"] and one["mcco"] > 0 for one in statuses(cluster, "t") + statuses(cluster, "x")),
         HEAL_TIMEOUT_S,
+        lambda: statuses(cluster, "t") + statuses(cluster, "x"),
     )
     check_folds(cluster, updates.writer)
     assert transactional_folds(cluster)[1] == shown

@@ -1,7 +1,8 @@
 """What operators see of a cluster that compacts itself for a while: it converges under a steady stream of updates and
 deletions, and tombstones wait for a broker that is away for as long as it is.
 
-`--soak`: for five and ten minutes.
+With `--soak`, as `make soak-live` runs them, for five and ten minutes. In `make test` others show the same in short:
+test_kills.py here, and tests/reproduce/test_live.py.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.compactor.live import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.soak]
 
 CONVERGE_S, AWAY_S = 300, 600
 SHORT_S = 15

@@ -22,7 +22,7 @@ from sexton.adapters.sockets import SocketNetwork
 from sexton.broker.compaction import bulk
 from sexton.compaction.contract import Plan
 from sexton.compactor.brokers import Brokers
-from sexton.compactor.engine import Outcome
+from sexton.compactor.engine import PlanOutcome
 from sexton.compactor.engines import spark_job
 from sexton.harness.brokers import SextonCluster
 from sexton.ports.work_queue import WorkKey
@@ -113,7 +113,7 @@ async def _abandon(brokers: Brokers, plans: Sequence[Plan]) -> None:
     brokers.close()
 
 
-def run(plan: Plan, *, is_remote: bool) -> Outcome:
+def run(plan: Plan, *, is_remote: bool) -> PlanOutcome:
     (outcome,) = spark_job.run(LocalContext(random.Random(1)).as_spark, [plan], is_remote=is_remote)
     return outcome
 

@@ -13,7 +13,7 @@ import pytest
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.client.errors import NotConnectedError
 from sexton.compaction.contract import Committed, PassResult, Plan
-from sexton.compactor.engine import EngineUnavailableError, Outcome
+from sexton.compactor.engine import EngineUnavailableError, PlanOutcome
 from sexton.compactor.schedule import Lane, Limits
 from sexton.compactor.worker import (
     FAILED_PAUSE_MS,
@@ -154,7 +154,7 @@ class World:
 
     # As the engine
 
-    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
+    async def run(self, plans: Sequence[Plan]) -> list[PlanOutcome]:
         self.jobs.append([plan.plan_id for plan in plans])
         self.is_broker_away = self.is_broker_away or self.dies_during_job
         if self.engine_error is not None:
@@ -162,9 +162,9 @@ class World:
         if self.deadly in {plan.partition for plan in plans}:
             raise RuntimeError("a worker was killed")
         return [
-            Outcome.failed(plan, CorruptLogError("a corrupt batch"))
+            PlanOutcome.failed(plan, CorruptLogError("a corrupt batch"))
             if plan.partition in self.failing
-            else Outcome(plan, PassResult(plan.plan_id, fates={"superseded": 7}))
+            else PlanOutcome(plan, PassResult(plan.plan_id, fates={"superseded": 7}))
             for plan in plans
         ]
 
@@ -243,7 +243,7 @@ async def test_what_no_pass_can_read_is_told_to_its_broker(world: World) -> None
     await compactor.turn(Lane.SMALL)
     assert world.uncleanable == [1]
     for error in (EnvironmentFailure("the disk is full"), OSError(28, "no space"), MemoryError()):
-        assert not Outcome.failed(plan_of(WorkKey(1, TOPIC, 0)), error).is_lasting
+        assert not PlanOutcome.failed(plan_of(WorkKey(1, TOPIC, 0)), error).is_lasting
 
 
 async def test_one_partition_that_takes_the_job_down_is_found_and_the_others_are_done(world: World) -> None:

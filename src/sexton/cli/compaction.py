@@ -24,6 +24,10 @@ app = typer.Typer(help="Show how compaction goes, ask for it, ask why.", no_args
 
 POLL_S: Final = 0.5
 
+STORE: Final = "store"
+CLOUD_WORK: Final = {-1: "compacted", -2: "leveled", -3: "merged"}
+"""By `ports.work_queue.CloudWork`."""
+
 Replica = Mapping[str, Any]
 
 
@@ -118,13 +122,15 @@ def run(
 
         before = {_place(one): one for one in await answers.status(client, name)}
         await client.refresh((name,))
-        asked: dict[tuple[int, int], int] = {}
+        asked: dict[tuple[int | str, int], int] = {}
         for broker in sorted(client.metadata.brokers):
             answer = await answers.ask(
                 client, broker, PrivateApi.COMPACTION_REQUEST, {"topic": name, "partition": partition}
             )
             for index in answer["partitions"]:
                 asked[broker, index] = before[broker, index]["log_end_offset"] if (broker, index) in before else 0
+            for index in answer.get("in_store", ()):
+                asked[STORE, index] = before[STORE, index]["log_end_offset"] if (STORE, index) in before else 0
         if not asked:
             raise answers.NotFoundError(
                 f"no broker has a compacted replica of {topic}", "", "cleanup.policy must include compact"
@@ -157,8 +163,8 @@ def run(
 
 
 async def _wait(
-    client: Client, topic: str, asked: Mapping[tuple[int, int], int], timeout_s: float
-) -> Mapping[tuple[int, int], Replica]:
+    client: Client, topic: str, asked: Mapping[tuple[int | str, int], int], timeout_s: float
+) -> Mapping[tuple[int | str, int], Replica]:
     """Until every replica is compacted as far as its log reached."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -208,7 +214,7 @@ def history(
         table.add_row(
             show.time_text(one["finished_ms"]),
             f"{one['topic']}-{one['partition']}",
-            str(one["broker_id"]),
+            _broker_text(one["broker_id"]),
             ("" if one["first_dirty_offset"] < 0 else f"{one['first_dirty_offset']:,} ") + f"to {one['bound']:,}",
             f"{show.bytes_text(one['bytes_before'])} → {show.bytes_text(one['bytes_after'])}",
             "" if one["records_before"] is None else f"{one['records_before']:,} → {one['records_after']:,}",
@@ -276,7 +282,12 @@ def _due_text(one: Replica) -> str:
     return "waits for leader" if one["waits_for_leader"] else "yes" if one["is_due"] else ""
 
 
-def _place(one: Replica) -> tuple[int, int]:
+def _broker_text(broker_id: int) -> str:
+    """What was done to a cloud partition was done in the store."""
+    return str(broker_id) if broker_id >= 0 else f"{STORE} ({CLOUD_WORK.get(broker_id, '?')})"
+
+
+def _place(one: Replica) -> tuple[int | str, int]:
     return one["broker"], one["partition"]
 
 

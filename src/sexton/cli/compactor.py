@@ -31,6 +31,13 @@ def compactor(
         int, typer.Option(min=0, max=19, help="How far its processes step back for others, as with nice(1).")
     ] = 10,
     job_partitions: Annotated[int, typer.Option(min=1, help="Partitions of one Spark job.")] = 500,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The cluster's cloud.store.url, to level and compact cloud topics."),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory of Spark's driver, which does all the work in local mode.")
+    ] = "1g",
     name: Annotated[str, typer.Option(help="How others see it. This machine's name and the process, by default.")] = "",
     admin_listener: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Address of the HTTP endpoint: /metrics, /live.")
@@ -44,13 +51,16 @@ def compactor(
     files; the others go through the broker's port. Spark runs while there are compacted topics; otherwise it is started
     when there is work, and stopped after two minutes without. On a machine that brokers use to the full they go first:
     `--nice 0` makes the compactor their equal.
+
+    Cloud topics need no broker: with `--store`, a compactor levels and compacts them while all brokers are down.
     """
     if parent is not None:
         die_with(parent)
     log_to(log_file)
     step_back(nice)
     address = None if admin_listener is None else _address(admin_listener)
-    asyncio.run(_run(metastore, master, remote, bytes_per_second, job_partitions, name, address))
+    limits = job_partitions, bytes_per_second
+    asyncio.run(_run(metastore, store, master, memory, remote, limits, name, address))
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -62,35 +72,45 @@ def _address(text: str) -> tuple[str, int]:
 
 async def _run(
     url: str,
+    store_url: str | None,
     master: str,
+    memory: str,
     is_remote: bool,
-    bytes_per_second: int | None,
-    job_partitions: int,
+    job_limits: tuple[int, int | None],
     name: str,
     admin_address: tuple[str, int] | None,
 ) -> None:
     extras.need("compactor", "a compactor")
     from sexton.adapters.clock import SystemClock
     from sexton.adapters.metastore import open_metastore
+    from sexton.adapters.objects import open_store
     from sexton.adapters.sockets import SocketNetwork
     from sexton.compactor.brokers import Brokers
+    from sexton.compactor.cloud.spark import SparkCloudEngine
+    from sexton.compactor.cloud.work import CloudWorker
     from sexton.compactor.engines.spark import SparkEngine
     from sexton.compactor.pages import CompactorPages
     from sexton.compactor.schedule import Limits
     from sexton.compactor.worker import Compactor
 
     name = name or f"{socket.gethostname()}:{os.getpid()}"
-    store = open_metastore(url)
-    brokers = Brokers(SocketNetwork(), store, f"compactor {name}")
-    engine = SparkEngine(master, is_remote=is_remote)
+    metastore = open_metastore(url)
+    brokers = Brokers(SocketNetwork(), metastore, f"compactor {name}")
+    engine = SparkEngine(master, is_remote=is_remote, memory=memory)
+    clock, rng = SystemClock(), random.Random()
+    objects = None if store_url is None else open_store(store_url)
+    cloud = None
+    if store_url is not None and objects is not None:
+        cloud = CloudWorker(metastore, objects, SparkCloudEngine(engine, store_url), clock, rng)
     worker = Compactor(
-        metastore=store,
+        metastore=metastore,
         brokers=brokers,
         engine=engine,
-        clock=SystemClock(),
-        rng=random.Random(),
-        limits=Limits(job_partitions_max=job_partitions, bytes_per_second=bytes_per_second),
+        clock=clock,
+        rng=rng,
+        limits=Limits(job_partitions_max=job_limits[0], bytes_per_second=job_limits[1]),
         name=name,
+        cloud=cloud,
     )
     pages = CompactorPages(worker)
     if admin_address is not None:
@@ -109,4 +129,6 @@ async def _run(
         pages.close()
         brokers.close()
         await engine.close()
-        await store.close()
+        if objects is not None:
+            await objects.close()
+        await metastore.close()

@@ -19,8 +19,11 @@ STOP_TIMEOUT_S: Final = 20.0
 """For Spark to stop. What it was doing is lost, and costs work only."""
 
 
-def command(metastore_url: str, log_path: Path) -> Sequence[str]:
+def command(metastore_url: str, log_path: Path, store_url: str = "") -> Sequence[str]:
+    """`store_url` is empty for a cluster without a store."""
     python = [sys.executable, "-m", "sexton.cli.main", "compactor", "--metastore", metastore_url]
+    if store_url:
+        python += ["--store", store_url]
     return [*python, "--log-file", str(log_path), "--parent", str(os.getpid())]
 
 

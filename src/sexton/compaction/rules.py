@@ -169,6 +169,18 @@ def batch_action(*, record_count: Any, kept_count: Any, must_keep: Any, starts_h
     )
 
 
+def leveled_action(*, is_control: Any, is_aborted: Any, is_transactional: Any, is_end: Any) -> Any:
+    """What leveling writes for a batch of L0 below the last stable offset: L1 is settled (C7). ``is_end``: the batch
+    ends the run, and carries its end as that of a segment does."""
+    goes = is_control | is_aborted
+    return _first_of(
+        (goes & _not(is_end), Action.DROP),
+        (goes, Action.EMPTY),
+        (is_transactional, Action.PATCH),
+        otherwise=Action.COPY,
+    )
+
+
 def _not(flag: Any) -> Any:
     """`not` works on one flag and `~` on a column of them; this works on both."""
     return flag ^ True

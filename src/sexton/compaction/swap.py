@@ -107,7 +107,7 @@ class Step:
     target: str = ""
 
 
-class Outcome(Enum):
+class SwapRecovery(Enum):
     """What was done about an interrupted step. NOTHING may still have removed `.deleted` files, which belong to a step
     that was over (a broker leaves them, too, when it stops within file.delete.delay.ms)."""
 
@@ -120,7 +120,7 @@ class Outcome(Enum):
 class RecoveryPlan:
     """Decided as a whole before the first step: what cannot be read stops a recovery before it deletes anything."""
 
-    outcome: Outcome
+    outcome: SwapRecovery
     steps: tuple[Step, ...] = field(default=())
 
 
@@ -191,7 +191,7 @@ def recover(contents: Contents) -> RecoveryPlan:
     gone = {*void, *cleaned, *replaced, *swap}
     stale = _stale_snapshots([*(file for file in found if file not in gone), *installed], deleted)
 
-    outcome = Outcome.COMPLETED if swap else Outcome.ROLLED_BACK if cleaned or void else Outcome.NOTHING
+    outcome = SwapRecovery.COMPLETED if swap else SwapRecovery.ROLLED_BACK if cleaned or void else SwapRecovery.NOTHING
     steps = [*_remove(void), *_remove(cleaned), *_remove(replaced), *_install(swap), *_remove(stale), *_remove(deleted)]
     return RecoveryPlan(outcome, tuple(steps))
 
@@ -200,7 +200,7 @@ def clear_staging(contents: Contents) -> RecoveryPlan:
     """Throws away what a failed job staged. Also undoes a commit that did not reach its point of no return:
     removing only the `.cleaned` files would promote the `.swap` files that they void."""
     void, cleaned = _void_files(contents.found)
-    outcome = Outcome.ROLLED_BACK if cleaned else Outcome.NOTHING
+    outcome = SwapRecovery.ROLLED_BACK if cleaned else SwapRecovery.NOTHING
     return RecoveryPlan(outcome, (*_remove(void), *_remove(cleaned)))
 
 

@@ -11,7 +11,7 @@ from sexton.errors import EnvironmentFailure, SextonError
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlanOutcome:
     """The outcome of one plan: what was staged, or what went wrong. A failure affects no other plan."""
 
     plan: Plan
@@ -21,9 +21,9 @@ class Outcome:
     """Whether it failed because of the log's bytes, so that it would fail again."""
 
     @staticmethod
-    def failed(plan: Plan, error: Exception) -> Outcome:
+    def failed(plan: Plan, error: Exception) -> PlanOutcome:
         environment = isinstance(error, EnvironmentFailure | OSError | MemoryError)
-        return Outcome(plan, None, str(error) or type(error).__name__, not environment)
+        return PlanOutcome(plan, None, str(error) or type(error).__name__, not environment)
 
 
 class EngineUnavailableError(SextonError):
@@ -31,7 +31,7 @@ class EngineUnavailableError(SextonError):
 
 
 class Engine(Protocol):
-    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
+    async def run(self, plans: Sequence[Plan]) -> list[PlanOutcome]:
         """Returns the outcomes in the order of the plans."""
         ...
 

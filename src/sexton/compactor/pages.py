@@ -73,3 +73,5 @@ class CompactorMetrics(Collector):
         yield CounterMetricFamily("sexton_compactor_busy_seconds", doc, totals.busy_ms / 1000)
         doc = "From when a replica was due to when its pass was committed, summed over committed passes."
         yield CounterMetricFamily("sexton_compactor_due_to_done_seconds", doc, totals.due_to_done_ms / 1000)
+        doc = "Input of its jobs on cloud topics that were refused because another compactor had been first."
+        yield CounterMetricFamily("sexton_compactor_wasted_bytes", doc, totals.wasted_bytes)

@@ -1,6 +1,6 @@
 """Chooses the work that a compactor takes next. Pure.
 
-Work is taken in two lanes that run beside each other, so that neither starves: many small partitions per job, because
+Work is taken in lanes that run beside each other, so that none starves: many small partitions per job, because
 starting a job costs Spark about as much as compacting ten megabytes; and the large ones, one or a few per job.
 
 Within a lane it is first come, first served, but some work counts as due for longer than it is: work that was requested
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from sexton.ports.work_queue import WorkKey, WorkRow
+from sexton.ports.work_queue import CloudWork, WorkKey, WorkRow
 
 REQUESTED_MS: Final = 600_000
 OVERDUE_MS: Final = 300_000
@@ -28,6 +28,8 @@ AHEAD_MS_MAX: Final = REQUESTED_MS + OVERDUE_MS + DIRTY_MS
 class Lane(Enum):
     SMALL = "small"
     LARGE = "large"
+    LEVEL = "level"
+    """Of cloud topics: short jobs, for which others wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Limits:
 
 
 def lane_of(row: WorkRow, limits: Limits) -> Lane:
+    if row.key.broker_id == CloudWork.LEVEL:
+        return Lane.LEVEL
     return Lane.LARGE if row.total_bytes >= limits.large_bytes else Lane.SMALL
 
 
@@ -62,6 +66,8 @@ def choose(
     `company` limits for some keys how many partitions a job with them may have."""
     waiting = [row for row in rows if lane_of(row, limits) is lane and row.key not in skipped]
     waiting.sort(key=turn_ms)
+    # One job is on brokers' disks or in the store: it is that of the work whose turn it is.
+    waiting = [row for row in waiting if row.key.is_cloud is waiting[0].key.is_cloud]
     chosen: list[WorkRow] = []
     size_bytes, count_max = 0, limits.job_partitions_max
     for row in waiting:

@@ -19,8 +19,9 @@ from sexton.client.errors import NotConnectedError
 from sexton.compaction.contract import Committed, Plan
 from sexton.compaction.rate import ByteRate
 from sexton.compactor.brokers import Brokers
+from sexton.compactor.cloud.work import CloudEnded, CloudWorker
 from sexton.compactor.compacted_topics import CompactedTopics
-from sexton.compactor.engine import Engine, EngineUnavailableError, Outcome
+from sexton.compactor.engine import Engine, EngineUnavailableError, PlanOutcome
 from sexton.compactor.schedule import Lane, Limits, choose
 from sexton.errors import SextonError
 from sexton.metadata.leases import CountWatch
@@ -73,6 +74,8 @@ class Totals:
     """Time spent in jobs, both lanes together."""
     due_to_done_ms: int = 0
     """Sum over committed work of the time since it became due, by its broker's clock."""
+    wasted_bytes: int = 0
+    """Input of jobs on cloud partitions that were refused because another had been first."""
 
 
 @dataclass(slots=True)
@@ -97,7 +100,10 @@ class Compactor:
         rng: random.Random,
         limits: Limits,
         name: str = "",
+        cloud: CloudWorker | None = None,
     ) -> None:
+        """Without `cloud`, work on cloud topics is left to others."""
+        self._cloud = cloud
         self._metastore = metastore
         self._brokers = brokers
         self._engine = engine
@@ -218,12 +224,15 @@ class Compactor:
         others = {row.compactor_id for row in await self._metastore.read_compactors()} - {self._id}
         # Work that is leased to us and not in progress was leased or ended while the metastore was unreachable: the
         # response was lost.
+        if self._cloud is not None and lane is Lane.LEVEL:
+            await self._cloud.refresh()
         due = await self._metastore.read_work()
         self._forget_all_but({row.key for row in due})
         rows = [row for row in due if row.holder not in others]
         self.due_count = len(rows)
         await self._look_for_brokers()
-        rows = [row for row in rows if row.key.broker_id in self._epochs.keys() - self._unreachable.keys()]
+        reachable = self._epochs.keys() - self._unreachable.keys()
+        rows = [row for row in rows if (self._cloud if row.key.is_cloud else row.key.broker_id in reachable)]
         chosen = choose(rows, lane, self._limits, self._skipped_until_ms.keys() | self._underway, self._company)
         if not chosen:
             return False
@@ -236,7 +245,7 @@ class Compactor:
                 return False
             started_ms = self._clock.monotonic_ms()
             try:
-                await self._carry_out(job)
+                await (self._carry_out_in_cloud(job) if job.rows[0].key.is_cloud else self._carry_out(job))
             finally:
                 self.totals.busy_ms += self._clock.monotonic_ms() - started_ms
                 await self._metastore.end_work(self._id, [row.key for row in job.rows], job.runs)
@@ -270,11 +279,11 @@ class Compactor:
             outcomes = await self._engine.run([plan for _, plan in job.plans])
         except EngineUnavailableError as error:
             logger.error("%s", error)
-            outcomes = [Outcome(plan, None, str(error)) for _, plan in job.plans]
+            outcomes = [PlanOutcome(plan, None, str(error)) for _, plan in job.plans]
         except Exception as error:
             logger.exception("a Spark job failed")
             self.totals.failed_jobs_count += 1
-            outcomes = [Outcome(plan, None, f"the job failed: {error}") for _, plan in job.plans]
+            outcomes = [PlanOutcome(plan, None, f"the job failed: {error}") for _, plan in job.plans]
             self._part(job)
         else:
             for row, _ in job.plans:
@@ -284,6 +293,66 @@ class Compactor:
             *(
                 self._finish(job, row, outcome, started_ms, gate)
                 for (row, _), outcome in zip(job.plans, outcomes, strict=True)
+            )
+        )
+
+    async def _carry_out_in_cloud(self, job: _Job) -> None:
+        assert self._cloud is not None
+        started_ms = self._clock.monotonic_ms()
+        size_bytes = sum(row.total_bytes for row in job.rows)
+        await asyncio.sleep(self._rate.wait_ms(size_bytes, started_ms) / 1000)
+        try:
+            ended = await self._cloud.carry_out(job.rows, self._id)
+        except (EngineUnavailableError, LeaseLostError) as error:
+            logger.error("%s", error)
+            ended = []
+        except MetastoreUnavailableError:
+            raise
+        except Exception:
+            logger.exception("a job on cloud topics failed")
+            self.totals.failed_jobs_count += 1
+            self._company |= {row.key: max(1, len(job.rows) // 2) for row in job.rows}
+            ended = []
+        else:
+            for row in job.rows:
+                self._company.pop(row.key, None)
+        known = {one.row.key for one in ended}
+        for row in job.rows:
+            if row.key not in known:
+                self.totals.failed_count += 1
+                self._skip(row.key)
+        self.totals.jobs_count += any(one.done is not None for one in ended)
+        self.totals.wasted_bytes = self._cloud.wasted_bytes
+        for one in ended:
+            self._note_in_cloud(job, one, started_ms)
+
+    def _note_in_cloud(self, job: _Job, ended: CloudEnded, started_ms: int) -> None:
+        row, done = ended.row, ended.done
+        if done is None:  # nothing to do after all: min.compaction.lag.ms, or another was first
+            self._skipped_until_ms[row.key] = self._clock.monotonic_ms() + FAILED_PAUSE_MS
+            return
+        committed = None if done.error else Committed(done.plan.size_bytes, done.bytes_after, 0, 0)
+        self._count(row, committed)
+        if committed is None:
+            logger.warning("%s: %s was not carried out: %s", done.plan.name, ended.kind.name.lower(), done.error)
+            if not done.is_refused:
+                self._skip(row.key)
+        else:
+            self._failures_count.pop(row.key, None)
+        job.runs.append(
+            RunRow(
+                run_id=uuid.UUID(int=self._rng.getrandbits(128), version=4),
+                finished_ms=self._clock.now_ms(),
+                broker_id=int(ended.kind),
+                topic=done.plan.topic,
+                partition=done.plan.row.partition,
+                outcome=done.error or "committed",
+                bound=done.plan.end_offset,
+                bytes_before=done.plan.size_bytes,
+                bytes_after=done.plan.size_bytes if done.error else done.bytes_after,
+                duration_ms=self._clock.monotonic_ms() - started_ms,
+                fates={fate: str(count) for fate, count in done.fates.items()},
+                first_dirty_offset=done.plan.first_dirty_offset,
             )
         )
 
@@ -301,7 +370,7 @@ class Compactor:
         return None
 
     async def _finish(
-        self, job: _Job, row: WorkRow, outcome: Outcome, started_ms: int, gate: asyncio.Semaphore
+        self, job: _Job, row: WorkRow, outcome: PlanOutcome, started_ms: int, gate: asyncio.Semaphore
     ) -> None:
         async with gate:
             committed, why, is_reached = await self._commit(outcome)
@@ -331,7 +400,7 @@ class Compactor:
             )
         )
 
-    async def _commit(self, outcome: Outcome) -> tuple[Committed | None, str, bool]:
+    async def _commit(self, outcome: PlanOutcome) -> tuple[Committed | None, str, bool]:
         """Returns what was committed, or why it was not and whether the broker was reached. A request whose response is
         lost (ConnectionLostError) has reached it: if that happens again and again, the partition may be the cause."""
         try:

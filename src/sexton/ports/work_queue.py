@@ -1,5 +1,5 @@
 """The replicas that are due for compaction, and the compactors that work on them: the part of the metastore that
-compactors share.
+compactors share. Cloud partitions belong to no broker: what is due of them compactors find out by themselves.
 
 Brokers publish which of their replicas are due. Any number of compactors take work that no other one has. A compactor
 holds its work for as long as it renews its own lease, by counting (see `ports.metastore`); one whose count does not
@@ -14,15 +14,29 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 
+class CloudWork(IntEnum):
+    """Kinds of work on a cloud partition, as the broker's id in their keys: it belongs to no broker."""
+
+    COMPACT = -1
+    LEVEL = -2
+    MERGE = -3
+
+
 class WorkKey(NamedTuple):
-    """The key of a replica."""
+    """The key of a replica, or of one kind of work on a cloud partition."""
 
     broker_id: int
+    """Or a `CloudWork`."""
     topic_id: uuid.UUID
     partition: int
+
+    @property
+    def is_cloud(self) -> bool:
+        return self.broker_id < 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +90,15 @@ class WorkQueue(Protocol):
     async def publish_work(self, broker_id: int, broker_epoch: int, rows: Sequence[WorkRow]) -> None:
         """Replaces the published work of a broker by what is due now; compactors keep what they hold. Raises
         LeaseLostError if the broker is fenced or has another epoch."""
+        ...
+
+    async def publish_cloud_work(self, rows: Sequence[WorkRow]) -> None:
+        """Replaces the published work on cloud partitions by what is due now, whoever found that out. What was due
+        before keeps its time and its holder; what was requested stays until it is done."""
+        ...
+
+    async def request_cloud_work(self, rows: Sequence[WorkRow]) -> None:
+        """Makes the work due because an operator asks for it."""
         ...
 
     async def read_work(self) -> Sequence[WorkRow]: ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Protocol, TypeVar
 
 from pyspark import RDD, Broadcast, SparkContext, StorageLevel
 
@@ -33,6 +34,22 @@ Shared = tuple[dict[int, PartitionWork], list[Storage], list[Chunk]]
 """What all tasks of a job share."""
 
 
+class HasChunk(Protocol):
+    @property
+    def chunk(self) -> int:
+        """Its number."""
+        ...
+
+
+R = TypeVar("R", bound=HasChunk)
+
+Decided = tuple[Chunk, PartitionWork, Storage, Sequence["bytes | index_pass.Note"]]
+"""A chunk, and which of its records survive."""
+
+Rewriting = Callable[[int, Iterator[Decided]], Iterator[R]]
+"""What a task of the last step does with its chunks. The first argument is the task's number."""
+
+
 def run(
     context: SparkContext,
     works: Mapping[int, PartitionWork],
@@ -42,8 +59,30 @@ def run(
     progress: Progress,
 ) -> list[ChunkResult]:
     """Returns the result of each chunk, in order."""
+
+    def rewriting(task: int, decided: Iterator[Decided]) -> Iterator[ChunkResult]:
+        for chunk, work, storage, payloads in decided:
+            yield rewrite_pass.rewrite_chunk(chunk, work, storage, payloads, dry_run)
+
+    return run_with(context, works, storages, chunks, rewriting, progress)
+
+
+def run_with(
+    context: SparkContext,
+    works: Mapping[int, PartitionWork],
+    storages: Sequence[Storage],
+    chunks: Sequence[Chunk],
+    rewriting: Rewriting[R],
+    progress: Progress,
+) -> list[R]:
     with ExitStack() as held:
-        return _run(context, works, storages, chunks, dry_run, progress, held)
+        return _run(context, works, storages, chunks, rewriting, progress, held)
+
+
+def rewriters_of(context: SparkContext, chunks: Sequence[Chunk]) -> list[int]:
+    """The number of the rewriting task of each chunk, in order."""
+    count = chunking.task_count([chunk.size_bytes for chunk in chunks], context.defaultParallelism)
+    return [number * count // len(chunks) for number in range(len(chunks))]
 
 
 def _run(
@@ -51,10 +90,10 @@ def _run(
     works: Mapping[int, PartitionWork],
     storages: Sequence[Storage],
     chunks: Sequence[Chunk],
-    dry_run: bool,
+    rewriting: Rewriting[R],
     progress: Progress,
     held: ExitStack,
-) -> list[ChunkResult]:
+) -> list[R]:
     shared = context.broadcast((dict(works), list(storages), list(chunks)))
     held.callback(shared.destroy)
     key = random_hash_key()
@@ -66,16 +105,15 @@ def _run(
         chunk, work, storage = _share(shared.value, number)
         return index_pass.index_chunk(chunk, work, storage, key, None)
 
-    rewriters = chunking.task_count([chunk.size_bytes for chunk in chunks], context.defaultParallelism)
-    rewriter_of = [number * rewriters // len(chunks) for number in range(len(chunks))]
+    rewriter_of = rewriters_of(context, chunks)
+    rewriters = rewriter_of[-1] + 1
 
-    def rewrite(task: int, rows: Iterable[tuple[int, bytes | index_pass.Note]]) -> Iterator[ChunkResult]:
+    def rewrite(task: int, rows: Iterable[tuple[int, bytes | index_pass.Note]]) -> Iterator[R]:
         payloads: dict[int, list[bytes | index_pass.Note]] = {}
         for number, payload in rows:
             payloads.setdefault(number, []).append(payload)
-        for number in (each for each, rewriter in enumerate(rewriter_of) if rewriter == task):
-            chunk, work, storage = _share(shared.value, number)
-            yield rewrite_pass.rewrite_chunk(chunk, work, storage, payloads.pop(number, ()), dry_run)
+        mine = (each for each, rewriter in enumerate(rewriter_of) if rewriter == task)
+        return rewriting(task, ((*_share(shared.value, each), payloads.pop(each, [])) for each in mine))
 
     indexers = _task_count(context, chunks, dirty)
     progress("index", indexers)

@@ -69,15 +69,10 @@ def rewrite_chunk(
     chunk: Chunk, work: PartitionWork, storage: Storage, payloads: Iterable[bytes | Note], dry_run: bool
 ) -> ChunkResult:
     """Applies the verdicts to a chunk. A failure is returned as a result, so that other partitions go on."""
-    lists, keyless_count = [], 0
-    for payload in payloads:
-        if isinstance(payload, Note):
-            if payload.failure is not None:
-                return ChunkResult(chunk.number, chunk.partition, failure=payload.failure)
-            keyless_count += payload.keyless_count
-        else:
-            lists.append(np.frombuffer(payload, dtype=np.int64))
-    codes = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *lists]))
+    try:
+        codes, keyless_count = verdicts_of(payloads)
+    except SextonError as failure:
+        return ChunkResult(chunk.number, chunk.partition, failure=failure)
     tally = Tally()
     results = []
     first = chunk.slices[0]
@@ -98,8 +93,21 @@ def rewrite_chunk(
             with suppress(OSError):
                 part.discard()
         return ChunkResult(chunk.number, chunk.partition, failure=failure_of(error, work.directory))
-    _count_keyless(tally, keyless_count, work)
+    count_keyless(tally, keyless_count, work)
     return ChunkResult(chunk.number, chunk.partition, tuple(results), tally)
+
+
+def verdicts_of(payloads: Iterable[bytes | Note]) -> tuple[npt.NDArray[np.int64], int]:
+    """The codes of a chunk, sorted, and how many of its records have no key. Raises the failure of its index task."""
+    lists, keyless_count = [], 0
+    for payload in payloads:
+        if isinstance(payload, Note):
+            if payload.failure is not None:
+                raise payload.failure
+            keyless_count += payload.keyless_count
+        else:
+            lists.append(np.frombuffer(payload, dtype=np.int64))
+    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *lists])), keyless_count
 
 
 class Part:
@@ -187,7 +195,7 @@ def _write(
     done = 0
     for first, last in [*_long_runs(table, outcomes), (len(table), len(table))]:
         start = part.position
-        _write_rows(piece, data, table, outcomes, done, first, codes, is_dirty, part, max_batch_bytes)
+        write_rows(piece, data, table, outcomes, done, first, codes, is_dirty, part, max_batch_bytes)
         if part.position > start:
             extents.append(Extent(part.path, start, part.position))
         if first < last:
@@ -198,7 +206,7 @@ def _write(
     return extents
 
 
-def _write_rows(
+def write_rows(
     piece: Slice,
     data: Bytes,
     table: Table,
@@ -281,7 +289,7 @@ def _estimate(table: Table, outcomes: Table) -> int:
     return int((body[written] + HEADER_BYTES).sum())
 
 
-def _count_keyless(tally: Tally, keyless_count: int, work: PartitionWork) -> None:
+def count_keyless(tally: Tally, keyless_count: int, work: PartitionWork) -> None:
     """Key-less records were counted as superseded or newest; they have fates of their own."""
     dropped = work.terms.drop_keyless
     tally.add(Fate.SUPERSEDED if dropped else Fate.NEWEST, -keyless_count)

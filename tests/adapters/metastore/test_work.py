@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sexton.ports.metastore import BrokerStatus, LeaseLostError, Metastore, StaleError
-from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
+from sexton.ports.work_queue import CloudWork, CompactorRow, RunRow, WorkKey, WorkRow
 from tests.adapters.metastore.conftest import Opener
 from tests.adapters.metastore.rows import register
 
@@ -162,3 +162,37 @@ async def test_a_compactor_may_take_again_what_it_holds_already(store: Metastore
     await store.lease_work(ONE, keys)
     assert await store.lease_work(ONE, keys) == keys
     assert await store.lease_work(TWO, keys) == []
+
+
+async def test_work_on_cloud_partitions_is_published_by_whoever_finds_it_due(store: Metastore) -> None:
+    keys = await published(store)
+    level, compact = due(CloudWork.LEVEL, 0), due(CloudWork.COMPACT, 0)
+    await store.publish_cloud_work([level, compact])
+    assert await store.lease_work(ONE, [level.key]) == [level.key]
+    await store.publish_cloud_work([due(CloudWork.LEVEL, 0, since_ms=2000, dirty_bytes=99)])
+    found = [row for row in await store.read_work() if row.key.is_cloud]
+    assert found == [replace(level, dirty_bytes=99, holder=ONE)], "it keeps its time and its holder"
+    await store.publish_cloud_work([])
+    assert [row.key for row in await store.read_work() if row.key.is_cloud] == [level.key], "somebody works on it"
+    await store.end_work(ONE, [level.key], [])
+    assert [row.key for row in await store.read_work()] == keys, "a broker's work is its own"
+
+
+async def test_what_an_operator_requests_stays_until_it_is_done(store: Metastore) -> None:
+    await published(store)
+    compact = due(CloudWork.COMPACT, 0)
+    await store.request_cloud_work([compact])
+    await store.publish_cloud_work([])
+    await store.publish_cloud_work([due(CloudWork.COMPACT, 0, since_ms=9), due(CloudWork.COMPACT, 1)])
+    await store.request_cloud_work([due(CloudWork.COMPACT, 1)])
+    found = [row for row in await store.read_work() if row.key.is_cloud]
+    assert [(row.is_requested, row.since_ms) for row in found] == [(True, 1000), (True, 1000)]
+    assert await store.lease_work(TWO, [compact.key]) == [compact.key]
+    await store.end_work(TWO, [compact.key], [])
+    assert [row.key.partition for row in await store.read_work() if row.key.is_cloud] == [1]
+
+
+async def test_compactors_that_find_the_same_due_at_once_publish_it_once(store: Metastore) -> None:
+    rows = [due(CloudWork.LEVEL, number) for number in range(20)]
+    await asyncio.gather(*(store.publish_cloud_work(rows) for _ in range(4)))
+    assert await store.read_work() == rows

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
-from sqlalchemy import RowMapping, and_, delete, insert, or_, select, update
+from sqlalchemy import RowMapping, and_, bindparam, delete, insert, or_, select, text, update
 
 from sexton.adapters.metastore.operations import read_leases
 from sexton.adapters.metastore.schema import compactors, runs, work
@@ -51,6 +52,50 @@ def publish_work(session: Session, broker_id: int, broker_epoch: int, rows: Sequ
                     for row in added
                 ],
             )
+
+
+def publish_cloud_work(session: Session, rows: Sequence[WorkRow]) -> None:
+    with session.writing_apart():
+        known = _read_cloud(session)
+        due = {row.key: row for row in rows}
+        held = {key for key, row in known.items() if row.holder is not None or row.is_requested}
+        for key in sorted(known.keys() - due.keys() - held):
+            session.execute(delete(work).where(_is_key(key)))
+        for key, row in due.items():
+            if key in known:
+                kept = {"is_requested": known[key].is_requested, "since_ms": known[key].since_ms}
+                session.execute(update(work).where(_is_key(key)).values(**{**_values(row), **kept}))
+        _add(session, [row for key, row in due.items() if key not in known])
+
+
+def request_cloud_work(session: Session, rows: Sequence[WorkRow]) -> None:
+    with session.writing_apart():
+        known = _read_cloud(session)
+        for row in rows:
+            if row.key in known:
+                session.execute(update(work).where(_is_key(row.key)).values(is_requested=True))
+        _add(session, [replace(row, is_requested=True) for row in rows if row.key not in known])
+
+
+def _read_cloud(session: Session) -> dict[WorkKey, WorkRow]:
+    """Locked: two that publish at once wait for each other."""
+    query = select(work).where(work.c.broker_id < 0).with_for_update()
+    found = [_work_row(row) for row in session.execute(query).mappings()]
+    return {row.key: row for row in found}
+
+
+def _add(session: Session, rows: Sequence[WorkRow]) -> None:
+    """Another may be adding the same at this moment: the first stays."""
+    if rows:
+        session.execute(_ADD, [{**row.key._asdict(), **_values(row)} for row in rows])
+
+
+_ADDED: Final = [column for column in work.c if column.name != "holder"]
+_ADD: Final = text(
+    f"INSERT INTO {work.name} ({', '.join(column.name for column in _ADDED)}) "
+    f"VALUES ({', '.join(':' + column.name for column in _ADDED)}) ON CONFLICT DO NOTHING"
+).bindparams(*(bindparam(column.name, type_=column.type) for column in _ADDED))
+"""Both databases know it; SQLAlchemy has it for each of them apart."""
 
 
 def _values(row: WorkRow) -> dict[str, Any]:

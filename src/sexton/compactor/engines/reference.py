@@ -14,7 +14,7 @@ from sexton.compaction import reference
 from sexton.compaction.contract import NewSegment, PassResult, Plan
 from sexton.compaction.fates import Fate
 from sexton.compaction.reference import Verdict
-from sexton.compactor.engine import Outcome
+from sexton.compactor.engine import PlanOutcome
 from sexton.ports.disk import Disk
 from sexton.records import names
 from sexton.records.batch import Batch, decode_all, encode
@@ -27,14 +27,14 @@ class ReferenceEngine:
         """`disk_of` returns a broker's disk by broker id."""
         self._disk_of = disk_of
 
-    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
+    async def run(self, plans: Sequence[Plan]) -> list[PlanOutcome]:
         return [self._run(plan) for plan in plans]
 
-    def _run(self, plan: Plan) -> Outcome:
+    def _run(self, plan: Plan) -> PlanOutcome:
         try:
-            return Outcome(plan, carry_out(self._disk_of(plan.broker_id), plan))
+            return PlanOutcome(plan, carry_out(self._disk_of(plan.broker_id), plan))
         except Exception as error:
-            return Outcome.failed(plan, error)
+            return PlanOutcome.failed(plan, error)
 
     async def warm(self) -> None:
         """Does nothing: there is nothing to start."""

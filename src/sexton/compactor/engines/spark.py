@@ -10,27 +10,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 from sexton.compaction.contract import Plan
-from sexton.compactor.engine import EngineUnavailableError, Outcome
+from sexton.compactor.engine import EngineUnavailableError, PlanOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
-JOBS_MAX: Final = 2
-"""Maximum number of jobs at a time: one of many small partitions, one of few large ones."""
+P = ParamSpec("P")
+T = TypeVar("T")
+
+JOBS_MAX: Final = 4
+"""Maximum number of jobs at a time: one of many small partitions, one of few large ones, one that levels, and a thread
+that starts or stops Spark."""
 
 
 class SparkEngine:
-    def __init__(self, master: str, *, is_remote: bool = False) -> None:
+    def __init__(self, master: str, *, is_remote: bool = False, memory: str = "1g") -> None:
         """With `is_remote`, bytes go through the brokers' ports even where their files can be seen."""
         self._master = master
         self._is_remote = is_remote
+        self._memory = memory
         self._threads = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="compaction")
         self._starting = asyncio.Lock()
         self._session: SparkSession | None = None
@@ -38,11 +43,15 @@ class SparkEngine:
         """Whether this engine started the session. One that the process had before is not stopped when there is no more
         work."""
 
-    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
+    async def run(self, plans: Sequence[Plan]) -> list[PlanOutcome]:
+        return await self.call(_run, plans, self._is_remote)
+
+    async def call(self, job: Callable[Concatenate[SparkSession, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a job in a thread of its own, with the session that all jobs share."""
         started = await self._started()
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, _run, started, plans, self._is_remote)
+            return await loop.run_in_executor(self._threads, lambda: job(started, *args, **kwargs))
         except Exception:
             await self._forget_if_dead(started)
             raise
@@ -76,7 +85,9 @@ class SparkEngine:
         from sexton.spark import session
 
         self._is_ours = SparkContext._active_spark_context is None
-        return session.start("sexton compactor", self._master, {"spark.scheduler.mode": "FAIR"})
+        return session.start(
+            "sexton compactor", self._master, {"spark.scheduler.mode": "FAIR", "spark.driver.memory": self._memory}
+        )
 
     async def warm(self) -> None:
         await self._started()
@@ -94,7 +105,7 @@ class SparkEngine:
         self._threads.shutdown(wait=False)
 
 
-def _run(started: SparkSession, plans: Sequence[Plan], is_remote: bool) -> list[Outcome]:
+def _run(started: SparkSession, plans: Sequence[Plan], is_remote: bool) -> list[PlanOutcome]:
     from sexton.compactor.engines import spark_job
 
     return spark_job.run(started.sparkContext, plans, is_remote=is_remote)

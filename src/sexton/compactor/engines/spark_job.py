@@ -15,7 +15,7 @@ from sexton.compaction.contract import PassResult, Plan
 from sexton.compaction.fates import Fate
 from sexton.compaction.survey import producer_rows
 from sexton.compactor.broker_files import BrokerFiles
-from sexton.compactor.engine import Outcome
+from sexton.compactor.engine import PlanOutcome
 from sexton.compactor.plan_files import PlanFiles
 from sexton.errors import SextonError
 from sexton.log.stopped.partition import PartitionLog, Segment
@@ -32,17 +32,17 @@ def run(
     *,
     is_remote: bool = False,
     progress: Progress = lambda step, tasks: None,
-) -> list[Outcome]:
+) -> list[PlanOutcome]:
     """With `is_remote`, bytes go through the brokers' ports even where the files can be seen."""
     logs = [_log_of(plan) for plan in plans]
     storages = [_storage_of(plan, is_remote) for plan in plans]
     progress("survey", sum(len(log.segments) for log in logs))
     surveys = survey_logs(context, logs, storages)
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, PlanOutcome] = {}
     requests: list[tuple[int, Request]] = []
     for index, (plan, log, survey) in enumerate(zip(plans, logs, surveys, strict=True)):
         if isinstance(survey, SextonError):
-            outcomes[index] = Outcome.failed(plan, survey)
+            outcomes[index] = PlanOutcome.failed(plan, survey)
             continue
         config = TopicConfig(segment_bytes=plan.segment_bytes, index_interval_bytes=plan.index_interval_bytes)
         request = Request(
@@ -84,9 +84,9 @@ def _log_of(plan: Plan) -> PartitionLog:
     )
 
 
-def _outcome(plan: Plan, staged: Staged) -> Outcome:
+def _outcome(plan: Plan, staged: Staged) -> PlanOutcome:
     if staged.report.failure is not None:
-        return Outcome.failed(plan, staged.report.failure)
+        return PlanOutcome.failed(plan, staged.report.failure)
     segments = tuple(output.new for output in staged.outputs)
     fates = {Fate(fate).label: count for fate, count in staged.report.tally.counts.items() if count}
-    return Outcome(plan, PassResult(plan.plan_id, segments, fates, staged.report.tally.held_back_bytes))
+    return PlanOutcome(plan, PassResult(plan.plan_id, segments, fates, staged.report.tally.held_back_bytes))

@@ -1,0 +1,1 @@
+"""Leveling and compaction of cloud topics."""
