@@ -188,9 +188,9 @@ def test_retention_by_size_and_time_takes_whole_extents() -> None:
         for time_ms in (NOW_MS, NOW_MS + 600, NOW_MS + 1200):
             log.append(plain(b"a", time_ms=time_ms), NOW_MS)
             await commit(world, log)
-        assert log.retention_start(NOW_MS + 1000) == 0
-        assert log.retention_start(NOW_MS + 1001) == 1
-        assert log.retention_start(NOW_MS + 9999) == 3
+        assert log.retention_start([], NOW_MS + 1000) == 0
+        assert log.retention_start([], NOW_MS + 1001) == 1
+        assert log.retention_start([], NOW_MS + 9999) == 3
         assert (await world.do("advance_start", A, log.leader_epoch, 1)).outcome is Outcome.ACCEPTED
         assert [one.base_offset for one in log.note_start(1)] == [0]
         log.check_invariants()

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from sexton.cloud.claims import Claims
 from sexton.cloud.replica import CloudParts, CloudReplica
 from sexton.log.types import Read
-from sexton.ports.cloud import Claimed
-from sexton.ports.metastore import PartitionRow
+from sexton.ports.cloud import Claimed, Outcome
+from sexton.ports.metastore import LeaseLostError, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, ControlType, decode_all
 from sexton.settings.topic import TopicConfig
@@ -387,3 +388,28 @@ def test_a_claim_whose_answer_is_lost_is_repeated() -> None:
         await one.append(plain(b"a"))
 
     with_brokers(work)
+
+
+def test_a_claim_that_is_asked_for_again_while_the_broker_is_fenced_is_answered_to_both() -> None:
+    async def go() -> None:
+        world = await make_world()
+        host = Host(world)
+        claims = Claims(host)
+        refusals = [LeaseLostError("the broker is fenced")]
+        answers = host.metastore.claim_partitions
+        second: list[asyncio.Task[Claimed | Outcome]] = []
+
+        async def claim_partitions(*arguments: Any) -> Any:
+            if refusals:
+                second.append(asyncio.create_task(claims.claim(A, LeaderEpoch(1))))
+                await asyncio.sleep(0.01)
+                raise refusals.pop()
+            return await answers(*arguments)
+
+        host.metastore.claim_partitions = claim_partitions
+        async with asyncio.timeout(10):
+            first = await claims.claim(A, LeaderEpoch(1))
+            assert isinstance(first, Claimed)
+            assert await second[0] is first
+
+    asyncio.run(go())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sexton.cloud import uploads as module
 from sexton.cloud.log import CloudLog
 from sexton.cloud.uploads import Uploads
 from sexton.ports.cloud import ObjectState
@@ -388,3 +389,24 @@ def test_a_log_that_is_left_leaves_nothing_behind() -> None:
         assert await on.objects() == [ObjectState.LIVE, ObjectState.GARBAGE]
 
     scene(work)
+
+
+def test_more_markers_than_one_transaction_takes_are_committed_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They pile up while the metastore is away."""
+    monkeypatch.setattr(module, "RUNS_MAX", 2)
+
+    async def go() -> None:
+        world = await make_world(partitions_count=6)
+        host = Host(world)
+        uploads = Uploads(host, SETTINGS, NoTail())
+        on = Scene(world, host, uploads)
+        logs = [await on.lead((A[0], index)) for index in range(6)]
+        host.metastore.loses = lambda operation: "before" if operation == "commit_l0" else None
+        for log in logs:
+            on.append(log, marker(ControlType.COMMIT), from_client=False)
+        host.metastore.loses = lambda operation: None
+        await on.idle()
+        assert [log.committed_offset for log in logs] == [1] * 6
+        await uploads.stop()
+
+    asyncio.run(go())

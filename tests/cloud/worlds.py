@@ -13,6 +13,7 @@ from sexton.adapters.metastore import InProcessMetastore
 from sexton.cloud.gather import GatherLimits
 from sexton.cloud.host import CloudSettings
 from sexton.cloud.log import CloudLog, Piece
+from sexton.cloud.metered import CloudStats
 from sexton.ports.cloud import Claimed, Extent
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.objects import Buffer, ListedObject, ObjectMissingError, StoreUnavailableError
@@ -117,8 +118,10 @@ class Host:
         self.supervisor = Supervisor()
         self.metastore: Any = Forgetful(world)
         self.objects: Any = MemoryStore()
+        self.stats = CloudStats()
         self.cluster_id = CLUSTER
         self.is_leased = True
+        self.store_refusal = None
         self.configs: dict[str, TopicConfig] = {}
 
     @property
@@ -127,6 +130,8 @@ class Host:
 
     def lease_is_valid(self) -> bool:
         return self.is_leased
+
+    async def check_store(self) -> None: ...
 
     def topic_config(self, topic: str) -> TopicConfig:
         return self.configs.get(topic, TopicConfig())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sexton.metadata.cloud_elections import elect_cloud, hand_over_cloud, restart_cloud
+from sexton.metadata.cloud_elections import decline_cloud, elect_cloud, hand_over_cloud, restart_cloud
 from sexton.ports.metastore import BrokerStatus, PartitionRow
 from sexton.types import NO_LEADER
 from tests.metadata.rows import brokers, partition, told
@@ -44,6 +45,15 @@ def test_nobody_leads_when_nobody_is_there_and_the_first_one_back_does() -> None
     assert told(row) == (NO_LEADER, 6, (1, 2, 3))
     assert row is not None
     assert told(elect_cloud(row, brokers("FFA"))) == (3, 7, (1, 2, 3))
+
+
+def test_a_broker_that_declines_is_asked_last_and_any_other_may_be_drawn() -> None:
+    rng = random.Random(1)
+    drawn = {told(decline_cloud(partition((1, 2), isr=(1, 2)), 1, brokers("AAA"), rng)) for _ in range(50)}
+    assert drawn == {(2, 6, (2, 1)), (3, 6, (3, 2))}
+    assert told(decline_cloud(partition((1,), isr=(1,)), 1, brokers("AAF"), rng)) == (2, 6, (2,))
+    assert decline_cloud(partition(), 1, brokers("AFF"), rng) is None
+    assert decline_cloud(partition(), 2, brokers("AAA"), rng) is None
 
 
 def test_a_reassignment_is_done_at_once() -> None:

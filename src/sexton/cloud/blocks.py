@@ -1,4 +1,4 @@
-"""A run of batches in memory: where each of them begins."""
+"""Batches of a run in memory: where each of them begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sexton.ports.cloud import Extent
 from sexton.ports.disk import Buffer
 from sexton.ports.objects import DamagedObjectError
 from sexton.records.header import Head, size_at, unpack
-from sexton.records.objects import Level, read_batches
+from sexton.records.objects import Level, Run, check_block, read_batches
 
 
 class Cut(NamedTuple):
@@ -20,7 +20,7 @@ class Cut(NamedTuple):
 
 
 class Block:
-    """The whole run of an extent."""
+    """The run of an extent, or some of its blocks."""
 
     __slots__ = ("_ends", "_positions", "data", "end_offset")
 
@@ -44,6 +44,24 @@ class Block:
             if contradiction := epochs.contradiction(head):
                 raise DamagedObjectError(contradiction, place)
         return cls(view, [head.position for head in heads], [head.last_offset + 1 for head in heads])
+
+    @classmethod
+    def part_of(cls, data: Buffer, run: Run, numbers: range, epochs: EpochHistory, place: str) -> Block:
+        """Some blocks of a run of L1, by the index in the footer, whose checksums cover offsets and epochs, too."""
+        view = memoryview(data).toreadonly()
+        start = run.blocks[numbers[0]].position
+        if len(view) != run.block_end(numbers[-1]) - start:
+            raise DamagedObjectError(f"{len(view)} bytes of blocks {numbers[0]} to {numbers[-1]}", place)
+        positions: list[int] = []
+        ends: list[int] = []
+        for number in numbers:
+            at = run.blocks[number].position - start
+            for head in check_block(run, Level.L1, number, view[at : run.block_end(number) - start], place):
+                if contradiction := epochs.contradiction(head):
+                    raise DamagedObjectError(contradiction, place)
+                positions.append(at + head.position)
+                ends.append(head.last_offset + 1)
+        return cls(view, positions, ends)
 
     @classmethod
     def own(cls, data: memoryview) -> Block:

@@ -3,7 +3,10 @@
 What a broker has uploaded itself stays here for a while as the very buffers that it sent: consumers at the end of a log
 cost no GET. The rest is loaded when somebody asks for it, each run once, whoever asks (single flight). A run that was
 loaded stays at least until it was served, or for PINNED_MS: a consumer whose patience is shorter than a GET gets on
-with its next request (trap T11).
+with its next request (trap T11). What is loaded takes at most half of the room: consumers that are far behind do not
+push out what those at the end need.
+
+A run of L1 may be large. It is read in parts of about a megabyte, by the index in its object's footer.
 
 A store that does not answer is asked again for as long as somebody reads. Bytes that are not what was put there are
 read once more, and then are an error of that run alone, never fewer records (C12).
@@ -14,21 +17,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from sexton.cloud.blocks import Block
+from sexton.cloud.footers import read_footer
 from sexton.cloud.host import CloudHost, CloudSettings
 from sexton.log.epochs import EpochHistory
 from sexton.ports.cloud import Extent, ObjectId
 from sexton.ports.object_names import ObjectName
-from sexton.ports.objects import DamagedObjectError, ObjectMissingError, StoreRefusedError, StoreUnavailableError
+from sexton.ports.objects import (
+    Buffer,
+    DamagedObjectError,
+    ObjectMissingError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from sexton.ports.retrying import until_answered
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.objects import Level
+from sexton.records.objects import Level, Run, find_run
+from sexton.types import PartitionId
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PINNED_MS: Final = 30_000
 FAILED_MS: Final = 1_000
@@ -40,8 +53,17 @@ LOADING_MAX: Final = 256
 FORGOTTEN_MS: Final = 60_000
 """A run that nobody has asked for since is not loaded any more."""
 
+WHOLE_BYTES_MAX: Final = 1 << 20
+"""A run of L1 up to this size is read whole, without its index."""
+PART_BLOCKS: Final = 4
+"""Of a run of L1 that are read at once: about a megabyte."""
+INDEXES_MAX: Final = 256
+"""Indexes of large runs in memory: 256 entries each for 64 MiB."""
+
 RunKey = tuple[ObjectId, int]
-"""An object, and where the run lies in it."""
+"""An object, and where the run, or the part of it, lies in it. An index has a negative place, which no run has."""
+
+Fetch = Callable[["_Loading"], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -74,7 +96,8 @@ class _Whole:
 class _Loading:
     since_ms: int
     asked_ms: int
-    wakes: set[Callable[[], None]] = field(default_factory=set)
+    wakes: dict[Callable[[], None], None] = field(default_factory=dict)
+    """In the order in which they came, which is the same in every run of a simulation."""
     task: asyncio.Task[None] | None = None
 
 
@@ -93,6 +116,9 @@ class Cache:
         self._kept: OrderedDict[RunKey | ObjectId, _Kept | _Whole] = OrderedDict()
         """Least recently used first. Whole objects, as they were sent, by their id alone."""
         self.size_bytes = 0
+        self._loaded_bytes = 0
+        """Of what was loaded, not sent."""
+        self._indexes: OrderedDict[RunKey, Run] = OrderedDict()
         self._loading: dict[RunKey, _Loading] = {}
         self._failures: dict[RunKey, _Failure] = {}
         self._downloads = asyncio.Semaphore(settings.downloads_max)
@@ -111,18 +137,90 @@ class Cache:
             return Block.own(memoryview(extent.inline))
         assert extent.object_id is not None
         key = extent.object_id, extent.position
-        kept = self._kept.get(key)
-        if isinstance(kept, _Kept):
-            self._kept.move_to_end(key)
-            kept.pinned_until_ms = 0
-            return kept.block
+        if (block := self._served(key)) is not None:
+            return block
         whole = self._kept.get(extent.object_id)
         if isinstance(whole, _Whole):
             self._kept.move_to_end(extent.object_id)
+            self._host.stats.cache_hits_count += 1
             return whole.block(extent)
-        self._check(key, place)
-        self._ask(key, extent, epochs, place, wake)
+        name = self._name(extent)
+        where = f"{place}, object {name}"
+        self._load_block(
+            key,
+            range(extent.position, extent.position + extent.size_bytes),
+            lambda data: Block.checked(data, extent, epochs, where),
+            name,
+            place,
+            wake,
+        )
         return None
+
+    def find_leveled(
+        self,
+        extent: Extent,
+        partition: PartitionId,
+        number: int,
+        epochs: EpochHistory,
+        place: str,
+        wake: Callable[[], None] | None,
+    ) -> Block | None:
+        """A part of a run of L1, by its number (`part_of`, `parts_count`)."""
+        if extent.size_bytes <= WHOLE_BYTES_MAX:
+            return self.find(extent, epochs, place, wake)
+        run = self.index(extent, partition, place, wake)
+        if run is None:
+            return None
+        assert extent.object_id is not None
+        numbers = _part(run, number)
+        start = run.position + run.blocks[numbers[0]].position
+        key = extent.object_id, start
+        if (block := self._served(key)) is not None:
+            return block
+        name = self._name(extent)
+        self._load_block(
+            key,
+            range(start, run.position + run.block_end(numbers[-1])),
+            lambda data: Block.part_of(data, run, numbers, epochs, f"{place}, object {name}"),
+            name,
+            place,
+            wake,
+        )
+        return None
+
+    def index(self, extent: Extent, partition: PartitionId, place: str, wake: Callable[[], None] | None) -> Run | None:
+        """What the footer says of a large run. None if it is not here: then it begins to be loaded."""
+        assert extent.object_id is not None
+        key = extent.object_id, -1 - extent.position
+        found = self._indexes.get(key)
+        if found is not None:
+            self._indexes.move_to_end(key)
+            return found
+        name = self._name(extent)
+        span = extent.base_offset, extent.end_offset, extent.position
+
+        async def fetch(loading: _Loading) -> None:
+            footer = await self._answered(loading, lambda: read_footer(self._host.objects, name))
+            self._indexes[key] = find_run(footer, partition, *span, name)
+            while len(self._indexes) > INDEXES_MAX:
+                self._indexes.popitem(last=False)
+
+        self._check(key, place)
+        self._ask(key, fetch, place, wake)
+        return None
+
+    def _served(self, key: RunKey) -> Block | None:
+        kept = self._kept.get(key)
+        if not isinstance(kept, _Kept):
+            return None
+        self._kept.move_to_end(key)
+        kept.pinned_until_ms = 0
+        self._host.stats.cache_hits_count += 1
+        return kept.block
+
+    def _name(self, extent: Extent) -> str:
+        assert extent.object_id is not None
+        return ObjectName(self._host.cluster_id, Level(int(extent.level)), extent.object_id).key
 
     def _check(self, key: RunKey, place: str) -> None:
         now_ms = self._host.clock.monotonic_ms()
@@ -138,32 +236,64 @@ class Cache:
 
     # Loading
 
-    def _ask(
-        self, key: RunKey, extent: Extent, epochs: EpochHistory, place: str, wake: Callable[[], None] | None
+    def _load_block(
+        self,
+        key: RunKey,
+        span: range,
+        checked: Callable[[Buffer], Block],
+        name: str,
+        place: str,
+        wake: Callable[[], None] | None,
     ) -> None:
+        async def fetch(loading: _Loading) -> None:
+            async with self._downloads:
+                get = self._host.objects.get
+                for is_last in (False, True):
+                    try:
+                        data = await self._answered(loading, lambda: get(name, span.start, len(span)))
+                        block = checked(data)
+                        break
+                    except DamagedObjectError as error:
+                        if is_last:
+                            raise
+                        logger.warning("%s: reading object %s once more: %s", place, name, error)
+            self._put(key, _Kept(block, len(span), self._host.clock.monotonic_ms() + PINNED_MS))
+
+        self._check(key, place)
+        self._ask(key, fetch, place, wake)
+
+    async def _answered(self, loading: _Loading, call: Callable[[], Awaitable[T]]) -> T:
+        """Asked for as long as somebody reads."""
+        host = self._host
+
+        def failed(error: StoreUnavailableError | StoreRefusedError, attempts_count: int) -> None:
+            if host.clock.monotonic_ms() - loading.asked_ms > FORGOTTEN_MS:
+                raise _NobodyAsksError
+
+        return await until_answered(call, host.rng, failed)
+
+    def _ask(self, key: RunKey, fetch: Fetch, place: str, wake: Callable[[], None] | None) -> None:
         now_ms = self._host.clock.monotonic_ms()
         loading = self._loading.get(key)
         if loading is None:
             if len(self._loading) >= LOADING_MAX or self.is_stopped:
                 return
             loading = self._loading[key] = _Loading(now_ms, now_ms)
+            self._host.stats.cache_misses_count += 1
             loading.task = self._host.supervisor.work(
-                self._load(key, loading, extent, epochs, place), "a read of objects", place
+                self._load(key, loading, fetch, place), "a read of objects", place
             )
         loading.asked_ms = now_ms
         if wake is not None:
-            loading.wakes.add(wake)
+            loading.wakes[wake] = None
 
-    async def _load(self, key: RunKey, loading: _Loading, extent: Extent, epochs: EpochHistory, place: str) -> None:
-        host = self._host
+    async def _load(self, key: RunKey, loading: _Loading, fetch: Fetch, place: str) -> None:
         try:
-            async with self._downloads:
-                block = await self._fetch(loading, extent, epochs, place)
-            pinned_until_ms = host.clock.monotonic_ms() + PINNED_MS
-            self._put(key, _Kept(block, extent.size_bytes, pinned_until_ms))
+            await fetch(loading)
         except (ObjectMissingError, DamagedObjectError) as error:
             self._fail(key, str(error))
-            logger.error("%s: offsets %d to %d: %s", place, extent.base_offset, extent.end_offset - 1, error)
+            self._host.stats.lost_runs_count += 1
+            logger.error("%s: object %s: %s", place, key[0], error)
         except _NobodyAsksError:
             pass
         except Exception as bug:
@@ -174,27 +304,6 @@ class Cache:
                 del self._loading[key]
             for wake in loading.wakes:
                 wake()
-
-    async def _fetch(self, loading: _Loading, extent: Extent, epochs: EpochHistory, place: str) -> Block:
-        host = self._host
-        assert extent.object_id is not None
-        name = ObjectName(host.cluster_id, Level(int(extent.level)), extent.object_id).key
-
-        def failed(error: StoreUnavailableError | StoreRefusedError, attempts_count: int) -> None:
-            if host.clock.monotonic_ms() - loading.asked_ms > FORGOTTEN_MS:
-                raise _NobodyAsksError
-
-        for is_last in (False, True):
-            try:
-                data = await until_answered(
-                    lambda: host.objects.get(name, extent.position, extent.size_bytes), host.rng, failed
-                )
-                return Block.checked(data, extent, epochs, f"{place}, object {name}")
-            except DamagedObjectError as error:
-                if is_last:
-                    raise
-                logger.warning("%s: reading object %s once more: %s", place, name, error)
-        raise AssertionError("the last attempt returns or raises")
 
     def _fail(self, key: RunKey, error: str) -> None:
         now_ms = self._host.clock.monotonic_ms()
@@ -207,26 +316,32 @@ class Cache:
         self.forget(key)
         self._kept[key] = kept
         self.size_bytes += kept.size_bytes
-        if self.size_bytes > self._bytes_max:
-            self._evict(spares_pinned=True)
-            self._evict(spares_pinned=False)
+        if isinstance(kept, _Kept):
+            self._loaded_bytes += kept.size_bytes
+        for spares_pinned in (True, False):
+            self._evict(spares_pinned=spares_pinned)
 
     def _evict(self, *, spares_pinned: bool) -> None:
-        """Down to the bound, but for the newest."""
+        """Down to the bound, but for the newest. What was sent goes only when all of it together is too much."""
         now_ms = self._host.clock.monotonic_ms()
         newest = next(reversed(self._kept), None)
         for key in list(self._kept):
-            if self.size_bytes <= self._bytes_max or key == newest:
+            is_full = self.size_bytes > self._bytes_max
+            has_too_much_loaded = self._loaded_bytes > self._bytes_max // 2
+            if not (is_full or has_too_much_loaded) or key == newest:
                 return
             kept = self._kept[key]
             if spares_pinned and isinstance(kept, _Kept) and now_ms < kept.pinned_until_ms:
                 continue
-            self.forget(key)
+            if is_full or isinstance(kept, _Kept):
+                self.forget(key)
 
     def forget(self, key: RunKey | ObjectId) -> None:
         kept = self._kept.pop(key, None)
         if kept is not None:
             self.size_bytes -= kept.size_bytes
+            if isinstance(kept, _Kept):
+                self._loaded_bytes -= kept.size_bytes
 
     async def stop(self) -> None:
         self.is_stopped = True
@@ -239,6 +354,26 @@ class Cache:
         sizes = [kept.size_bytes for kept in self._kept.values()]
         assert sum(sizes) == self.size_bytes, f"C11: {self.size_bytes} bytes are counted, and {sum(sizes)} are there"
         assert self.size_bytes <= max(self._bytes_max, sizes[-1] if sizes else 0), "C11: the cache is too large"
+        loaded = sum(kept.size_bytes for kept in self._kept.values() if isinstance(kept, _Kept))
+        assert loaded == self._loaded_bytes, f"C11: {self._loaded_bytes} bytes are counted as loaded, not {loaded}"
+
+
+def parts_count(run: Run | None) -> int:
+    """Of a run of L1 with this index; without one it is read whole."""
+    return 1 if run is None else -(-len(run.blocks) // PART_BLOCKS)
+
+
+def part_of(run: Run | None, offset: int) -> int:
+    """Number of the part that has the offset, or of the one before it: whose batches may end below it."""
+    return 0 if run is None else run.block_of(offset) // PART_BLOCKS
+
+
+def part_max_timestamp_ms(run: Run, number: int) -> int:
+    return max(run.blocks[one].max_timestamp_ms for one in _part(run, number))
+
+
+def _part(run: Run, number: int) -> range:
+    return range(number * PART_BLOCKS, min(len(run.blocks), (number + 1) * PART_BLOCKS))
 
 
 class _NobodyAsksError(Exception):

@@ -53,13 +53,6 @@ class ExtentMap:
     def at(self, offset: int) -> Extent | None:
         return next((one for one in self.since(offset) if one.base_offset <= offset), None)
 
-    def summaries(self) -> Sequence[SegmentSummary]:
-        """For retention: an extent is to a cloud partition what a segment is to a local one."""
-        return [
-            SegmentSummary(one.base_offset, one.size_bytes, one.first_timestamp_ms, one.max_timestamp_ms)
-            for one in self._extents
-        ]
-
     def check_invariants(self) -> None:
         for one, other in pairwise(self._extents):
             assert one.end_offset == other.base_offset, f"C5: extents end at {one.end_offset}, go on at {other}"
@@ -67,3 +60,10 @@ class ExtentMap:
 
 def _end(extent: Extent) -> int:
     return extent.end_offset
+
+
+def summaries_of(extents: Iterable[Extent]) -> Sequence[SegmentSummary]:
+    """An extent is to a cloud partition what a segment is to a local one."""
+    return [
+        SegmentSummary(one.base_offset, one.size_bytes, one.first_timestamp_ms, one.max_timestamp_ms) for one in extents
+    ]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sexton.cloud.gather import GatherLimits
+from sexton.cloud.metered import CloudStats
+from sexton.errors import SextonError
 from sexton.ports.clock import Clock
 from sexton.ports.cloud import CloudStore
 from sexton.ports.objects import ObjectStore
@@ -26,6 +28,8 @@ class CloudSettings:
     """Appended and not committed yet, of all partitions. (`cloud.pending.bytes.max`)"""
     cache_bytes_max: int = 64 << 20
     """(`cloud.cache.bytes.max`)"""
+    view_age_max_ms: int = 10_000
+    """How old what is known of L1 may be when it is used. (`cloud.view.age.max.ms`)"""
     producer_expiry_ms: int = 86_400_000
 
 
@@ -44,6 +48,18 @@ class CloudHost(Protocol):
 
     @property
     def objects(self) -> ObjectStore: ...
+
+    async def check_store(self) -> None:
+        """Raises StoreRefusedError unless the store is this cluster's, StoreUnavailableError if nobody knows."""
+        ...
+
+    @property
+    def store_refusal(self) -> SextonError | None:
+        """Why this broker cannot use the store, as far as is known."""
+        ...
+
+    @property
+    def stats(self) -> CloudStats: ...
 
     @property
     def cluster_id(self) -> uuid.UUID: ...

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sexton.cloud import deltas
-from sexton.cloud.extents import ExtentMap
+from sexton.cloud.extents import ExtentMap, summaries_of
+from sexton.cloud.leveled import LeveledMap
 from sexton.compaction import retention
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.log.checks import (
@@ -40,7 +41,17 @@ from sexton.log.producers import EndedTransaction, Marker, ProducerStates, Verif
 from sexton.log.reading import find_aborted
 from sexton.log.segment import AbortedEntry
 from sexton.log.types import AbortedTransaction, Appended
-from sexton.ports.cloud import INLINE_BYTES_MAX, AbortedRow, Claimed, Extent, Level, ObjectId, ProducersSnapshot, Run
+from sexton.ports.cloud import (
+    INLINE_BYTES_MAX,
+    AbortedRow,
+    Claimed,
+    CloudPartitionRow,
+    Extent,
+    Level,
+    ObjectId,
+    ProducersSnapshot,
+    Run,
+)
 from sexton.ports.disk import Buffer
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.header import (
@@ -125,9 +136,11 @@ class CloudLog:
         self.committed_offset = row.end_offset
         self.end_offset = row.end_offset
         self.leveled_offset = row.leveled_offset
+        self._told_leveled_offset = row.leveled_offset
+        """What the metastore says. A leveling may overtake the answer to the commit that it builds on."""
+        self.leveled = LeveledMap(row)
         self.extents = ExtentMap(claimed.extents)
         """Of L0."""
-        self._l1_bytes = row.l1_bytes
         self.producers = ProducerStates(place, producer_expiry_ms)
         deltas.load(self.producers, claimed, place, now_ms)
         self._deltas_count = len(claimed.deltas)
@@ -154,7 +167,7 @@ class CloudLog:
     @property
     def size_bytes(self) -> int:
         """Of what is committed."""
-        return self._l1_bytes + self.extents.size_bytes
+        return self.leveled.size_bytes + self.extents.size_bytes
 
     @property
     def last_stable_offset(self) -> int:
@@ -283,7 +296,21 @@ class CloudLog:
         )
         self.extents.add(extent)
         self.committed_offset = piece.end_offset
+        self._trim_leveled()
         return extent
+
+    def note_leveled(self, row: CloudPartitionRow) -> None:
+        """What became of L0 and L1 in the meantime. What is leveled is not read from L0 any more."""
+        self.leveled.note(row)
+        self._told_leveled_offset = max(self._told_leveled_offset, row.leveled_offset)
+        self._trim_leveled()
+
+    def _trim_leveled(self) -> None:
+        if not self.leveled_offset < self._told_leveled_offset <= self.committed_offset:
+            return
+        self.leveled_offset = self._told_leveled_offset
+        self.extents.trim(self.leveled_offset)
+        self._aborted = [one for one in self._aborted if one.last_offset >= self.leveled_offset]
 
     def drop(self) -> None:
         """Another leads, or will: the tail is nobody's. Pieces that are on their way are not committed any more."""
@@ -299,10 +326,11 @@ class CloudLog:
             raise KafkaError(ErrorCode.offset_out_of_range, f"{offset} is beyond the high watermark")
         return target
 
-    def retention_start(self, now_ms: int) -> int:
-        """Where retention would put the log start. As with a local log, the last extent goes too once all of it is
-        due."""
-        summaries = [*self.extents.summaries(), SegmentSummary(self.committed_offset, 0, -1, now_ms)]
+    def retention_start(self, leveled: Sequence[Extent], now_ms: int) -> int:
+        """Where retention would put the log start, by the extents of L1 and its own. As with a local log, the last one
+        goes too once all of it is due."""
+        extents = [*leveled, *(one for one in self.extents if not leveled or one.base_offset >= leveled[-1].end_offset)]
+        summaries = [*summaries_of(extents), SegmentSummary(self.committed_offset, 0, -1, now_ms)]
         start = retention.retained_from(summaries, self.config, self.committed_offset, now_ms)
         return max(self.start_offset, start)
 

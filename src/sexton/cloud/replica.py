@@ -10,7 +10,6 @@ acks=1 waits as acks=all does, because a leader's memory is no log.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,12 +23,14 @@ from sexton.cloud.log import CloudLog, Piece
 from sexton.cloud.patience import until_known
 from sexton.cloud.reading import Reader
 from sexton.cloud.uploads import Uploads
+from sexton.cloud.views import Views
 from sexton.errors import SextonError
 from sexton.log.checks import Rules
 from sexton.log.epochs import EpochHistory
 from sexton.log.producers import ProducerStates, Verification
 from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
-from sexton.ports.cloud import Claimed, Extent, Outcome
+from sexton.log.waiting import CommitWaiters, Watchers
+from sexton.ports.cloud import Claimed, CloudPartitionRow, Extent, Outcome
 from sexton.ports.disk import Buffer
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -48,11 +49,12 @@ class CloudParts:
     uploads: Uploads
     cache: Cache
     claims: Claims
+    views: Views
 
     @classmethod
     def make(cls, host: CloudHost, settings: CloudSettings) -> CloudParts:
-        cache = Cache(host, settings)
-        return cls(host, settings, Uploads(host, settings, cache), cache, Claims(host))
+        cache, views = Cache(host, settings), Views(host.clock, settings.view_age_max_ms)
+        return cls(host, settings, Uploads(host, settings, cache), cache, Claims(host), views)
 
 
 class Role(Enum):
@@ -81,6 +83,10 @@ class LedLog:
         return self._log.size_bytes
 
     @property
+    def extents_count(self) -> int:
+        return len(self._log.extents)
+
+    @property
     def producers(self) -> ProducerStates:
         return self._log.producers
 
@@ -100,10 +106,10 @@ class LedLog:
         return self._log.aborted_transactions(start_offset, end_offset)
 
     def offset_for_time(self, timestamp_ms: int, end_offset: int) -> Awaitable[TimedOffset | None]:
-        return self._reader.loaded(lambda: self._reader.offset_for_time(timestamp_ms, end_offset))
+        return self._reader.offset_for_time(timestamp_ms, end_offset)
 
     def offset_of_max_timestamp(self, end_offset: int) -> Awaitable[TimedOffset | None]:
-        return self._reader.loaded(lambda: self._reader.offset_of_max_timestamp(end_offset))
+        return self._reader.offset_of_max_timestamp(end_offset)
 
 
 class CloudReplica:
@@ -119,14 +125,13 @@ class CloudReplica:
         """This broker should lead, and cannot in this epoch: it was claimed before, or the tail was lost. It needs
         another one."""
         self._parts = parts
+        self._told: CloudPartitionRow | None = None
         self._led: CloudLog | None = None
         self._reader: Reader | None = None
         self._served: LedLog | None = None
         self._claiming: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._waiting_count = 0
-        self._watchers: dict[int, Callable[[], None]] = {}
-        self._watcher_count = 0
+        self._waiting = CommitWaiters()
+        self._watchers = Watchers()
 
     def __repr__(self) -> str:
         return f"CloudReplica({self.topic}-{self.partition}, {self.role.value}, {self._led!r})"
@@ -184,6 +189,12 @@ class CloudReplica:
 
     # Client requests
 
+    def must_wait(self, size_bytes: int) -> bool:
+        return self._led is not None and self._parts.uploads.must_wait(self._led, size_bytes)
+
+    def wait_for_room(self, size_bytes: int, go_on: Callable[[], None]) -> Callable[[], None]:
+        return self._parts.uploads.wait_for_room(self._cloud_log, size_bytes, go_on)
+
     def append(
         self,
         records: Buffer,
@@ -206,12 +217,7 @@ class CloudReplica:
         return appended, None if acks == 0 else self.committed(appended.last_offset + 1)
 
     def committed(self, end_offset: int) -> asyncio.Future[None] | None:
-        if end_offset <= self.high_watermark:
-            return None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting_count += 1
-        heapq.heappush(self._waiting, (end_offset, self._waiting_count, future))
-        return future
+        return None if end_offset <= self.high_watermark else self._waiting.wait_for(end_offset)
 
     def read(self, offset: int, max_bytes: int, *, committed_only: bool, min_one: bool) -> Read:
         self.check_serving_as_leader()
@@ -226,18 +232,10 @@ class CloudReplica:
         return False
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        self._watcher_count += 1
-        key = self._watcher_count
-        self._watchers[key] = callback
-
-        def cancel() -> None:
-            self._watchers.pop(key, None)
-
-        return cancel
+        return self._watchers.add(callback)
 
     def wake_watchers(self) -> None:
-        for wake in list(self._watchers.values()):
-            wake()
+        self._watchers.wake()
 
     # The start
 
@@ -256,7 +254,11 @@ class CloudReplica:
             return
         log.producers.expire(now_ms)
         if log.config.deletes:
-            start = log.retention_start(now_ms)
+            assert self._reader is not None
+            leveled = await self._reader.leveled_extents()
+            if log.is_dropped:
+                return
+            start = log.retention_start(leveled, now_ms)
             if start > log.start_offset:
                 logger.info("%s: retention moves the log start to %d", log.place, start)
                 await self._advance_start(log, start)
@@ -273,15 +275,17 @@ class CloudReplica:
             if not told.has_more:
                 log.note_start(told.start_offset)
 
+    def note_leveled(self, row: CloudPartitionRow) -> None:
+        """Kept also while a claim is under way: its answer may be older than the news."""
+        self._told = row
+        if self._led is not None:
+            self._led.note_leveled(row)
+
     # Commits (uploads.CommitListener)
 
     def committed_piece(self) -> None:
         """The high watermark has moved."""
-        end = self.high_watermark
-        while self._waiting and self._waiting[0][0] <= end:
-            future = heapq.heappop(self._waiting)[2]
-            if not future.done():
-                future.set_result(None)
+        self._waiting.reached(self.high_watermark)
         self.wake_watchers()
 
     def lost(self, error: KafkaError) -> None:
@@ -309,12 +313,13 @@ class CloudReplica:
 
     async def _claim(self, row: PartitionRow) -> None:
         host = self._parts.host
+        asked_ms = host.clock.monotonic_ms()
         try:
             claimed = await self._parts.claims.claim((self.topic_id, self.partition), row.leader_epoch)
             if self.role is not Role.CLAIMING or self.row.leader_epoch != row.leader_epoch:
                 return
             if isinstance(claimed, Claimed):
-                self._lead(claimed, host.clock.now_ms())
+                self._lead(claimed, asked_ms, host.clock.now_ms())
                 return
             logger.info("%s-%d: epoch %d cannot be claimed: %s", self.topic, self.partition, row.leader_epoch, claimed)
             self.is_stranded = claimed is Outcome.FENCED
@@ -324,7 +329,7 @@ class CloudReplica:
             if self.role is Role.CLAIMING and self.row.leader_epoch == row.leader_epoch:
                 self.role = Role.IDLE
 
-    def _lead(self, claimed: Claimed, now_ms: int) -> None:
+    def _lead(self, claimed: Claimed, as_of_ms: int, now_ms: int) -> None:
         parts = self._parts
         log = CloudLog(
             claimed,
@@ -333,8 +338,10 @@ class CloudReplica:
             producer_expiry_ms=parts.settings.producer_expiry_ms,
             now_ms=now_ms,
         )
+        if self._told is not None:
+            log.note_leveled(self._told)
         self._led = log
-        self._reader = Reader(log, parts.cache, self.wake_watchers)
+        self._reader = Reader(log, parts.cache, parts.views, parts.host, as_of_ms, self.wake_watchers)
         self._served = LedLog(log, self._reader)
         parts.uploads.join(log, _Listener(self, log))
         self.role = Role.LEADER
@@ -351,10 +358,7 @@ class CloudReplica:
         self.role = Role.IDLE
         if log is not None:
             self._parts.uploads.leave(log)
-        waiting, self._waiting = self._waiting, []
-        for _, _, future in waiting:
-            if not future.done():
-                future.set_exception(error)
+        self._waiting.fail(error)
         self.wake_watchers()
 
     def reconfigure(self, config: TopicConfig) -> None:
@@ -366,8 +370,8 @@ class CloudReplica:
         if self._led is not None:
             self._led.check_invariants()
             assert not self._led.is_dropped, f"rule 1: {self!r} leads with a log that was dropped"
-            high_watermark = self.high_watermark
-            assert not self._waiting or self._waiting[0][0] > high_watermark, f"rule 1: {self!r} owes an answer"
+            awaited = self._waiting.first_offset
+            assert awaited is None or awaited > self.high_watermark, f"rule 1: {self!r} owes an answer"
 
 
 class _Listener:

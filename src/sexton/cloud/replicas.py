@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from sexton.cloud.host import CloudHost, CloudSettings
 from sexton.cloud.replica import CloudParts, CloudReplica
+from sexton.errors import SextonError
+from sexton.ports.cloud import CloudPartitionRow
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import KafkaError
 from sexton.types import PartitionId, TopicPartition
@@ -24,6 +26,11 @@ class CloudReplicas:
 
     def get(self, topic: str, partition: int) -> CloudReplica | None:
         return self._by_name.get((topic, partition))
+
+    @property
+    def refusal(self) -> SextonError | None:
+        """Why this broker cannot use the store, as far as is known."""
+        return self._host.store_refusal
 
     def all(self) -> list[CloudReplica]:
         return list(self._by_key.values())
@@ -60,6 +67,14 @@ class CloudReplicas:
         for replica in self._by_key.values():
             if replica.topic == topic:
                 replica.reconfigure(self._host.topic_config(topic))
+
+    def note_leveled(self, asked_ms: int, rows: Iterable[CloudPartitionRow]) -> None:
+        """What the metastore answered, who was asked at that time: what was leveled, compacted and trimmed (C8)."""
+        for row in rows:
+            replica = self._by_key.get((row.topic_id, row.partition))
+            if replica is not None:
+                replica.note_leveled(row)
+        self.parts.views.note(asked_ms)
 
     async def run_retention(self, now_ms: int) -> None:
         for replica in self.all():

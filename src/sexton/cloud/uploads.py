@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -32,6 +32,7 @@ from sexton.cloud.host import CloudHost, CloudSettings
 from sexton.cloud.log import CloudLog, Piece
 from sexton.cloud.patience import until_known
 from sexton.cloud.pool import Pool
+from sexton.cloud.room import Room
 from sexton.log.checks import Rules
 from sexton.log.producers import Verification
 from sexton.log.types import Appended
@@ -51,6 +52,9 @@ logger = logging.getLogger(__name__)
 COMMITTED_AT_ONCE: Final = 8
 """Links in one transaction at most: what a slow metastore lets pile up is committed together, and no transaction grows
 beyond what the metastore takes (RUNS_MAX)."""
+
+AWAY_MS: Final = 2_000
+"""A store or metastore that has failed for so long is away: who has no room is refused, and does not wait for it."""
 
 TOLD_EVERY_MS: Final = 10_000
 """A store that is away is logged this often."""
@@ -96,6 +100,10 @@ class Link:
     def keys(self) -> set[PartitionId]:
         return {piece.key for piece in self.pieces}
 
+    @property
+    def takes_markers(self) -> bool:
+        return self.data is None and not self.has_been_sent and len(self.pieces) < RUNS_MAX
+
 
 class Uploads:
     def __init__(self, host: CloudHost, settings: CloudSettings, tail: TailKeeper) -> None:
@@ -108,7 +116,7 @@ class Uploads:
         self._listeners: dict[CloudLog, CommitListener] = {}
         self._unput: deque[Link] = deque()
         """Links that wait for one of the PUTs in flight to end."""
-        self._puts: set[asyncio.Task[None]] = set()
+        self._puts: dict[asyncio.Task[None], None] = {}
         self._puts_max = settings.uploads_max
         """Halved when the store is busy, raised by one with each success."""
         self._timer: asyncio.TimerHandle | None = None
@@ -117,6 +125,7 @@ class Uploads:
         """The present gather has waited long enough, and grows only because no PUT can begin."""
         self._committing: asyncio.Task[None] | None = None
         self._chain_bytes = 0
+        self._room = Room(self._fits)
         self._failing_since_ms: int | None = None
         self._told_ms = -TOLD_EVERY_MS
         self.is_stopped = False
@@ -132,6 +141,8 @@ class Uploads:
             return
         self._gather.forget(log)
         log.drop()
+        self._room.forget(log)
+        self._room.look()
         self._go_on()
 
     def append(
@@ -167,9 +178,9 @@ class Uploads:
         return appended
 
     def _add_inline(self, piece: Piece) -> None:
-        """Markers that wait for a commit go together, one for each partition."""
+        """Markers that wait for a commit go together, one for each partition, as many as a transaction takes."""
         last = self._chain[-1] if self._chain else None
-        if last is None or last.data is not None or last.has_been_sent or piece.key in last.keys:
+        if last is None or not last.takes_markers or piece.key in last.keys:
             last = Link([], [], 0, is_put=True)
             self._chain.append(last)
         last.pieces.append(piece)
@@ -183,10 +194,30 @@ class Uploads:
         """Appended and neither committed nor dropped (C11)."""
         return self._gather.size_bytes + self._chain_bytes
 
-    def _check_room(self, size_bytes: int) -> None:
+    @property
+    def batches_bytes(self) -> int:
+        """The same without what objects have around their batches."""
+        pieces = (piece for link in self._chain for piece in link.pieces)
+        return self._gather.size_bytes + sum(piece.size_bytes for piece in pieces)
+
+    def must_wait(self, log: CloudLog, size_bytes: int) -> bool:
+        """While the store or the metastore is away, `append` refuses at once what there is no room for."""
+        return self._room.must_wait(log, size_bytes, is_away=self.is_away)
+
+    def wait_for_room(self, log: CloudLog, size_bytes: int, go_on: Callable[[], None]) -> Callable[[], None]:
+        return self._room.wait(log, size_bytes, go_on)
+
+    @property
+    def waiting_count(self) -> int:
+        """Batches that wait for room."""
+        return len(self._room)
+
+    def _fits(self, size_bytes: int) -> bool:
         """One batch is always taken where there is nothing else, whatever its size."""
-        limit = self._settings.pending_bytes_max
-        if self.pending_bytes and self.pending_bytes + size_bytes > limit:
+        return not self.pending_bytes or self.pending_bytes + size_bytes <= self._settings.pending_bytes_max
+
+    def _check_room(self, size_bytes: int) -> None:
+        if not self._fits(size_bytes):
             why = "the store or the metastore does not answer" if self.is_away else "the store is slower than clients"
             raise KafkaError(
                 ErrorCode.not_enough_replicas, f"{self.pending_bytes} bytes wait to be stored, and {why}: try again"
@@ -194,8 +225,9 @@ class Uploads:
 
     @property
     def is_away(self) -> bool:
-        """Whether the last attempt at a PUT or a commit has failed."""
-        return self._failing_since_ms is not None
+        """Whether no PUT and no commit has succeeded for a while, and some have failed."""
+        since_ms = self._failing_since_ms
+        return since_ms is not None and self._host.clock.monotonic_ms() - since_ms >= AWAY_MS
 
     # Gathering
 
@@ -226,13 +258,13 @@ class Uploads:
         while self._unput and len(self._puts) < self._puts_max and not self.is_stopped:
             link = self._unput.popleft()
             task = self._host.supervisor.work(self._put(link), "an upload", link.object_id or "")
-            self._puts.add(task)
+            self._puts[task] = None
             task.add_done_callback(self._put_ended)
         if self._is_overdue:
             self._linger_is_over()
 
     def _put_ended(self, task: asyncio.Task[None]) -> None:
-        self._puts.discard(task)
+        self._puts.pop(task, None)
         if not self.is_stopped:
             self._put_next()
 
@@ -318,8 +350,24 @@ class Uploads:
 
     async def _commit(self, links: list[Link]) -> None:
         host = self._host
-        owner = next((link.owner for link in links if link.owner is not None), Owner.broker(*host.identity))
-        commits = [
+        owner, commits = self._ask_for(links)
+        since_ms = host.clock.monotonic_ms()
+        told = await until_known(
+            lambda: host.metastore.commit_l0(owner, commits, host.clock.now_ms()),
+            host.rng,
+            lambda: self._failed("the metastore does not answer"),
+        )
+        host.stats.commits.took((host.clock.monotonic_ms() - since_ms) / 1000)
+        self._succeeded()
+        for link, outcomes in zip(links, told, strict=True):
+            self._take(link, outcomes)
+
+    def _ask_for(self, links: Sequence[Link]) -> tuple[Owner, list[Commit]]:
+        """What is sent to the metastore, from now on as it is: until it has answered, nothing is left out of it."""
+        owner = next((link.owner for link in links if link.owner is not None), Owner.broker(*self._host.identity))
+        for link in links:
+            link.has_been_sent = True
+        return owner, [
             Commit(
                 object_id=link.object_id,
                 size_bytes=len(link.data) if link.data is not None else 0,
@@ -327,16 +375,6 @@ class Uploads:
             )
             for link in links
         ]
-        for link in links:
-            link.has_been_sent = True
-        told = await until_known(
-            lambda: host.metastore.commit_l0(owner, commits, host.clock.now_ms()),
-            host.rng,
-            lambda: self._failed("the metastore does not answer"),
-        )
-        self._succeeded()
-        for link, outcomes in zip(links, told, strict=True):
-            self._take(link, outcomes)
 
     def _take(self, link: Link, outcomes: Sequence[Outcome]) -> None:
         lost: list[tuple[Piece, int]] = []
@@ -390,6 +428,7 @@ class Uploads:
     def _remove(self, link: Link) -> None:
         self._chain.remove(link)
         self._chain_bytes -= link.size_bytes
+        self._room.look()
 
     # How the store and the metastore are
 

@@ -7,6 +7,7 @@ once. If none of them is ACTIVE, another broker takes the place of the last one.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -38,6 +39,19 @@ def hand_over_cloud(
     if row.leader != broker_id or not others:
         return None
     return _changed(row, _settled(row), others[0])
+
+
+def decline_cloud(row: PartitionRow, broker_id: int, brokers: Brokers, rng: random.Random) -> PartitionRow | None:
+    """What a broker does that cannot use the store: any other leads, and it is asked last from now on. Which one is
+    drawn, for others may be no better off. None if there is no other."""
+    others = [id_ for id_ in _active(brokers) if id_ != broker_id]
+    if row.leader != broker_id or not others:
+        return None
+    chosen = rng.choice(others)
+    settled = _settled(row)
+    rest = [id_ for id_ in settled.replicas if id_ not in (chosen, broker_id)]
+    replicas = (chosen, *rest, broker_id)[: len(settled.replicas)]
+    return _changed(row, replace(settled, replicas=replicas, isr=replicas), chosen)
 
 
 def restart_cloud(row: PartitionRow, broker_id: int) -> PartitionRow | None:

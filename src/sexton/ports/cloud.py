@@ -36,6 +36,10 @@ CLAIMS_MAX: Final = 200
 RUNS_MAX: Final = 4000
 """Partitions' runs in one commit, of all its gathers: several objects of `cloud.l0.partitions.max` (500) each."""
 
+VIEW_AGE_MS_MAX: Final = 10_000
+"""The largest `cloud.view.age.max.ms`. Whoever compacts knows no broker's settings: no delete horizon is shorter than
+twice this (C8)."""
+
 ObjectId: TypeAlias = uuid.UUID
 """UUIDv7, used once: an object that is gone is never made again (C1)."""
 
@@ -247,7 +251,7 @@ class LeveledPartition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
     """Extents of one partition's L1 become others, which tile the same offsets: a compaction, or a merge of small runs
-    (bound 0: nothing has become clean)."""
+    (bound 0: nothing has become clean). A compaction that changed nothing has neither inputs nor outputs."""
 
     topic_id: uuid.UUID
     partition: int
@@ -309,6 +313,17 @@ class PinRow(NamedTuple):
     what: str
 
 
+class ObjectsSum(NamedTuple):
+    """All objects of a level in a state."""
+
+    level: Level
+    state: ObjectState
+    objects_count: int
+    size_bytes: int
+    """0 of pending ones: what they will have nobody knows."""
+    live_bytes: int
+
+
 def hash_of_settings(settings: Mapping[str, str]) -> int:
     """A compaction that was planned by other settings than there are now is refused."""
     text = json.dumps(dict(settings), sort_keys=True)
@@ -347,8 +362,8 @@ class CloudStore(Protocol):
         """From the extent that has the offset on. None if there is no such cloud partition."""
         ...
 
-    async def find_time(self, partition: PartitionId, timestamp_ms: int) -> Extent | None:
-        """The first extent that has a record of that time or later."""
+    async def find_time(self, partition: PartitionId, timestamp_ms: int, from_offset: int = 0) -> Extent | None:
+        """The first extent that has a record of that time or later, of those that end above the offset."""
         ...
 
     async def find_max_time(self, partition: PartitionId) -> Extent | None:
@@ -364,10 +379,11 @@ class CloudStore(Protocol):
         self, owner: Owner, objects: Sequence[WrittenObject], partitions: Sequence[LeveledPartition], now_ms: int
     ) -> Sequence[Outcome]: ...
 
-    async def commit_compaction(
-        self, owner: Owner, objects: Sequence[WrittenObject], replacement: Replacement, now_ms: int
-    ) -> Outcome:
-        """Whole or not at all (rule 10). What is refused leaves its objects as garbage."""
+    async def commit_compactions(
+        self, owner: Owner, objects: Sequence[WrittenObject], replacements: Sequence[Replacement], now_ms: int
+    ) -> Sequence[Outcome]:
+        """Of partitions that share these objects: each whole or not at all (rule 10). Objects of which nothing was
+        accepted are garbage."""
         ...
 
     async def expire_owners(self, limit: int) -> int:
@@ -418,4 +434,16 @@ class CloudStore(Protocol):
         self, states: Sequence[ObjectState], after: ObjectId | None, limit: int
     ) -> Sequence[ObjectRow]:
         """In order of ids, for those who look after the cluster."""
+        ...
+
+    async def read_object(self, object_id: ObjectId) -> ObjectRow | None: ...
+
+    async def sum_objects(self) -> Sequence[ObjectsSum]: ...
+
+    async def find_references(self, object_id: ObjectId, limit: int) -> Sequence[tuple[PartitionId, Extent]]:
+        """Extents that refer to an object, by partition."""
+        ...
+
+    async def read_cloud_partitions(self) -> Sequence[CloudPartitionRow]:
+        """All of them, by topic and partition."""
         ...

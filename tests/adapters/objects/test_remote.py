@@ -399,3 +399,15 @@ async def test_a_gateway_that_stops_and_comes_back_is_found_again(
             await store.get("c/a", 0, 4)
         own.start()
         assert bytes(await persistent(lambda: store.get("c/a", 0, 4))) == b"data"
+
+
+def test_people_are_told_what_the_store_says_to_people_and_not_its_markup() -> None:
+    body = (
+        '<?xml version="1.0" encoding="UTF-8"?> <Error><Code>NoSuchBucket</Code><Message>The specified bucket does not '
+        f"exist.</Message><HostId>{'x' * 500}</HostId></Error>"
+    )
+    error = OSError(f"Generic S3 error: Server returned non-2xx status code: 404 Not Found: {body}")
+    assert str(remotes.diagnose(error, "s3://bkt/sexton.json")) == (
+        "s3://bkt/sexton.json: the store refuses (NoSuchBucket: The specified bucket does not exist.). "
+        "Make the bucket, or correct cloud.store.url"
+    )

@@ -13,6 +13,7 @@ from sexton.adapters.metastore.cloud import reading as cloud_reading
 from sexton.adapters.metastore.session import Session
 from sexton.ports.cloud import (
     Claimed,
+    CloudPartitionRow,
     CollectionRow,
     Extent,
     ExtentsPage,
@@ -21,6 +22,7 @@ from sexton.ports.cloud import (
     LeveledPartition,
     ObjectId,
     ObjectRow,
+    ObjectsSum,
     ObjectState,
     Outcome,
     Owner,
@@ -116,6 +118,12 @@ class SqlMetastore:
     async def publish_work(self, broker_id: int, broker_epoch: int, rows: Sequence[WorkRow]) -> None:
         await self.run(work.publish_work, broker_id, broker_epoch, rows)
 
+    async def publish_cloud_work(self, rows: Sequence[WorkRow]) -> None:
+        await self.run(work.publish_cloud_work, rows)
+
+    async def request_cloud_work(self, rows: Sequence[WorkRow]) -> None:
+        await self.run(work.request_cloud_work, rows)
+
     async def read_work(self) -> Sequence[WorkRow]:
         return await self.run(work.read_work)
 
@@ -160,8 +168,8 @@ class SqlMetastore:
     async def read_extents(self, partition: PartitionId, from_offset: int, limit: int) -> ExtentsPage | None:
         return await self.run(cloud_reading.read_extents, partition, from_offset, limit)
 
-    async def find_time(self, partition: PartitionId, timestamp_ms: int) -> Extent | None:
-        return await self.run(cloud_reading.find_time, partition, timestamp_ms)
+    async def find_time(self, partition: PartitionId, timestamp_ms: int, from_offset: int = 0) -> Extent | None:
+        return await self.run(cloud_reading.find_time, partition, timestamp_ms, from_offset)
 
     async def find_max_time(self, partition: PartitionId) -> Extent | None:
         return await self.run(cloud_reading.find_max_time, partition)
@@ -174,10 +182,10 @@ class SqlMetastore:
     ) -> Sequence[Outcome]:
         return await self.run(replacing.commit_level, owner, objects, partitions, now_ms)
 
-    async def commit_compaction(
-        self, owner: Owner, objects: Sequence[WrittenObject], replacement: Replacement, now_ms: int
-    ) -> Outcome:
-        return await self.run(replacing.commit_compaction, owner, objects, replacement, now_ms)
+    async def commit_compactions(
+        self, owner: Owner, objects: Sequence[WrittenObject], replacements: Sequence[Replacement], now_ms: int
+    ) -> Sequence[Outcome]:
+        return await self.run(replacing.commit_compactions, owner, objects, replacements, now_ms)
 
     async def expire_owners(self, limit: int) -> int:
         return await self.run(cloud_objects.expire_owners, limit)
@@ -219,6 +227,18 @@ class SqlMetastore:
         self, states: Sequence[ObjectState], after: ObjectId | None, limit: int
     ) -> Sequence[ObjectRow]:
         return await self.run(cloud_objects.read_objects, states, after, limit)
+
+    async def read_object(self, object_id: ObjectId) -> ObjectRow | None:
+        return await self.run(cloud_objects.read_object, object_id)
+
+    async def sum_objects(self) -> Sequence[ObjectsSum]:
+        return await self.run(cloud_objects.sum_objects)
+
+    async def find_references(self, object_id: ObjectId, limit: int) -> Sequence[tuple[PartitionId, Extent]]:
+        return await self.run(cloud_reading.find_references, object_id, limit)
+
+    async def read_cloud_partitions(self) -> Sequence[CloudPartitionRow]:
+        return await self.run(cloud_reading.read_cloud_partitions)
 
     async def close(self) -> None:
         raise NotImplementedError

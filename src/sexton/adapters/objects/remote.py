@@ -65,6 +65,8 @@ AWAY_REMEDY: Final = "Check that the store is up and can be reached from here; t
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_MESSAGE: Final = re.compile(r"<Message>([^<]+)</Message>")
+"""What the store itself says to people, among what it says to programs."""
 _DEBUGGING: Final = "Debug source:"
 """What comes before it is for people."""
 _WRONG_REGION: Final = "redirect without LOCATION"
@@ -236,7 +238,8 @@ class RemoteStore:
 def diagnose(error: Exception, place: str) -> SextonError:
     """What an error of obstore means for the caller."""
     text = " ".join(str(error).partition(_DEBUGGING)[0].split())
-    said = text[-TEXT_MAX:]
+    message_found = _MESSAGE.search(text)
+    said = message_found[1][:TEXT_MAX] if message_found else text[-TEXT_MAX:]
     status_found, code_found = _STATUS.search(text), _CODE.search(text)
     status = int(status_found[1]) if status_found else None
     code = code_found[1] if code_found else ""

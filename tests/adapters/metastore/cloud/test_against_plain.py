@@ -219,7 +219,7 @@ class CloudMachine(RuleBasedStateMachine):
         )
         spans = [(extent.base_offset, extent.end_offset) for extent in inputs]
         expected = self.plain.compact(key, epoch, spans, object_id, bound)
-        told = replacing.commit_compaction(self.session, owner, [WrittenObject(object_id, 50)], change, NOW_MS)
+        (told,) = replacing.commit_compactions(self.session, owner, [WrittenObject(object_id, 50)], [change], NOW_MS)
         assert told is expected
         self.compare()
 

@@ -256,7 +256,7 @@ async def test_a_plan_of_other_settings_is_refused(world: World) -> None:
     inputs, new = await world.l1_of(A), await pending_l1(world)
     change = await world.replacement(A, inputs, l1(0, 20, new))
     await world.store.change_settings(ConfigScope.TOPIC, TOPIC.name, {"cleanup.policy": "delete"})
-    told = await world.do("commit_compaction", world.compactor, [WrittenObject(new, 50)], change, NOW_MS)
+    told = await world.commit_replacement([WrittenObject(new, 50)], change)
     assert told is MISPLACED
     assert await world.state(new) is ObjectState.GARBAGE
 
@@ -276,5 +276,33 @@ async def test_a_compaction_of_a_deleted_topic_is_gone(world: World) -> None:
     inputs, new = await world.l1_of(A), await pending_l1(world)
     change = await world.replacement(A, inputs, l1(0, 20, new))
     await world.store.delete_topic(TOPIC.topic_id)
-    assert await world.do("commit_compaction", world.compactor, [WrittenObject(new, 50)], change, NOW_MS) is GONE
+    assert await world.commit_replacement([WrittenObject(new, 50)], change) is GONE
     assert await world.state(new) is ObjectState.GARBAGE
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_compaction_that_found_nothing_to_change_moves_the_cleaned_offset(world: World, again: bool) -> None:
+    await world.leveled_to(A, 0, 10)
+    change = await world.replacement(A, [], bound=10)
+    assert await world.commit_replacement([], change) is ACCEPTED
+    if again:  # its answer was lost
+        assert await world.commit_replacement([], change) is ACCEPTED
+    row = await world.row()
+    assert (row.cleaned_offset, row.compaction_epoch, row.dirty_bytes) == (10, 1, 0)
+    assert await world.commit_replacement([], await world.replacement(A, [], bound=10, epoch=0)) is ACCEPTED
+    assert await world.commit_replacement([], await world.replacement(A, [], bound=11)) is MISPLACED
+
+
+async def test_partitions_that_share_an_object_are_compacted_together_and_refused_apart(world: World) -> None:
+    for key in (A, B):
+        await world.leveled_to(key, 0, 10)
+    new = await world.pending(world.compactor, Level.L1)
+    first = await world.replacement(A, await world.l1_of(A), l1(0, 10, new))
+    second = await world.replacement(B, await world.l1_of(B), l1(0, 10, new, position=50), epoch=5)
+    written = [WrittenObject(new, 100)]
+    for _ in range(2):  # the answer of the first is lost
+        told = await world.do("commit_compactions", world.compactor, written, [first, second], NOW_MS)
+        assert told == [ACCEPTED, MISPLACED]
+    assert (await world.row(A)).cleaned_offset == 10
+    assert (await world.row(B)).cleaned_offset == 0
+    assert await world.state(new) is ObjectState.LIVE

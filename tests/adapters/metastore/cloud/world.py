@@ -193,8 +193,11 @@ class World:
             assert extent.object_id is not None
             sizes[extent.object_id] = max(sizes[extent.object_id], extent.position + extent.size_bytes)
         written = [WrittenObject(*item) for item in sizes.items()]
-        outcome: Outcome = await self.do("commit_compaction", self.compactor, written, change, NOW_MS)
-        return outcome
+        return await self.commit_replacement(written, change)
+
+    async def commit_replacement(self, written: Sequence[WrittenObject], change: Replacement) -> Outcome:
+        told: list[Outcome] = await self.do("commit_compactions", self.compactor, written, [change], NOW_MS)
+        return told[0]
 
     async def replacement(
         self, key: PartitionId, inputs: Sequence[Extent], *outputs: Extent, bound: int | None = None, **more: Any

@@ -25,6 +25,7 @@ from sexton.ports.cloud import (
     Level,
     ObjectId,
     ObjectRow,
+    ObjectsSum,
     ObjectState,
     Owner,
     OwnerKind,
@@ -239,6 +240,20 @@ def read_objects(
         query = query.where(objects.c.object_id > after)
     found = session.execute(query.order_by(objects.c.object_id).limit(limit))
     return [object_row(row) for row in found.mappings()]
+
+
+def read_object(session: Session, object_id: ObjectId) -> ObjectRow | None:
+    return _read(session, [object_id]).get(object_id)
+
+
+def sum_objects(session: Session) -> list[ObjectsSum]:
+    sums = (func.count(), func.sum(objects.c.size_bytes), func.sum(objects.c.live_bytes))
+    query = select(objects.c.level, objects.c.state, *sums).group_by(objects.c.level, objects.c.state)
+    found = session.execute(query.order_by(objects.c.level, objects.c.state))
+    return [
+        ObjectsSum(Level(level), ObjectState(state), count, int(size_bytes), int(live_bytes))
+        for level, state, count, size_bytes, live_bytes in found
+    ]
 
 
 # Pins

@@ -9,13 +9,15 @@ from sqlalchemy import Select, func, select
 from sexton.adapters.metastore.cloud.rows import (
     ABORTED_COLUMNS,
     EXTENT_COLUMNS,
+    PARTITION_COLUMNS,
     extent_of,
     is_partition,
+    partition_row,
     read_partition,
 )
-from sexton.adapters.metastore.cloud_schema import aborted, extents
+from sexton.adapters.metastore.cloud_schema import aborted, cloud_partitions, extents
 from sexton.adapters.metastore.session import Session
-from sexton.ports.cloud import AbortedRow, Extent, ExtentsPage
+from sexton.ports.cloud import AbortedRow, CloudPartitionRow, Extent, ExtentsPage, ObjectId
 from sexton.types import PartitionId
 
 
@@ -38,12 +40,13 @@ def read_extents(session: Session, key: PartitionId, from_offset: int, limit: in
         return ExtentsPage(row, found, [AbortedRow(*fields) for fields in transactions])
 
 
-def find_time(session: Session, key: PartitionId, timestamp_ms: int) -> Extent | None:
+def find_time(session: Session, key: PartitionId, timestamp_ms: int, from_offset: int = 0) -> Extent | None:
     with session.reading():
         row = read_partition(session, key)
         if row is None:
             return None
-        return _first(session, _extents_from(key, row.start_offset).where(extents.c.max_timestamp_ms >= timestamp_ms))
+        above = _extents_from(key, max(row.start_offset, from_offset))
+        return _first(session, above.where(extents.c.max_timestamp_ms >= timestamp_ms))
 
 
 def find_max_time(session: Session, key: PartitionId) -> Extent | None:
@@ -54,6 +57,18 @@ def find_max_time(session: Session, key: PartitionId) -> Extent | None:
         its_own = is_partition(extents, key) & (extents.c.end_offset > row.start_offset)
         latest = select(func.max(extents.c.max_timestamp_ms)).where(its_own).scalar_subquery()
         return _first(session, _extents_from(key, row.start_offset).where(extents.c.max_timestamp_ms == latest))
+
+
+def find_references(session: Session, object_id: ObjectId, limit: int) -> list[tuple[PartitionId, Extent]]:
+    query = select(extents.c.topic_id, extents.c.partition, *EXTENT_COLUMNS).where(extents.c.object_id == object_id)
+    order = (extents.c.topic_id, extents.c.partition, extents.c.base_offset)
+    found = session.execute(query.order_by(*order).limit(limit))
+    return [((topic_id, index), extent_of(fields)) for topic_id, index, *fields in found]
+
+
+def read_cloud_partitions(session: Session) -> list[CloudPartitionRow]:
+    order = (cloud_partitions.c.topic_id, cloud_partitions.c.partition)
+    return [partition_row(row) for row in session.execute(select(*PARTITION_COLUMNS).order_by(*order)).mappings()]
 
 
 def _extents_from(key: PartitionId, start_offset: int) -> Select[*tuple[Any, ...]]:

@@ -62,7 +62,7 @@ def commit_level(
     now_ms: int,
 ) -> list[Outcome]:
     keys = [(one.topic_id, one.partition) for one in partitions]
-    if not keys or len(set(keys)) != len(keys):
+    if not keys or len(set(keys)) != len(keys) or not written:
         raise ValueError("a leveling holds each of its partitions once, and at least one")
     _check_outputs(written, [extent for one in partitions for extent in one.extents])
     for one in partitions:
@@ -134,32 +134,56 @@ def _leveled_before(session: Session, key: PartitionId, row: Values | None, one:
     return Outcome.MISPLACED if at_base is not None and at_base[0] != first.object_id else Outcome.ACCEPTED
 
 
-def commit_compaction(
-    session: Session, owner: Owner, written: Sequence[WrittenObject], change: Replacement, now_ms: int
-) -> Outcome:
-    _check_outputs(written, change.outputs)
-    if not change.inputs or _spans(change.inputs) != _spans(change.outputs):
-        raise ValueError(f"what comes out of partition {change.partition} does not tile what went in")
-    key = (change.topic_id, change.partition)
+def commit_compactions(
+    session: Session, owner: Owner, written: Sequence[WrittenObject], changes: Sequence[Replacement], now_ms: int
+) -> list[Outcome]:
+    keys = [(one.topic_id, one.partition) for one in changes]
+    if not keys or len(set(keys)) != len(keys):
+        raise ValueError("a compaction holds each of its partitions once, and at least one")
+    _check_outputs(written, [extent for one in changes for extent in one.outputs])
+    for one in changes:
+        if _spans(one.inputs) != _spans(one.outputs):
+            raise ValueError(f"what comes out of partition {one.partition} does not tile what went in")
     with session.writing_apart():
-        row = lock_partitions(session, [key]).get(key)
+        rows = lock_partitions(session, keys)
         found = lock_objects(session, (one.object_id for one in written))
         if not _are_pending(written, found, owner):
             discard(session, found.values(), owner)
-            return _replaced_before(row, change, found.values(), owner)
-        removed = None if row is None else _replaced_inputs(session, key, row, change)
-        if row is None or removed is None:
+            pairs = zip(keys, changes, strict=True)
+            return [_replaced_before(session, key, rows.get(key), one) for key, one in pairs]
+        outcomes: list[Outcome] = []
+        accepted: list[tuple[PartitionId, Values, Replacement]] = []
+        made: list[tuple[PartitionId, Extent]] = []
+        removed: list[Extent] = []
+        for key, one in zip(keys, changes, strict=True):
+            row = rows.get(key)
+            gone = None if row is None else _replaced_inputs(session, key, row, one)
+            if row is None or gone is None:
+                outcomes.append(Outcome.GONE if row is None else _refused(row, one))
+                continue
+            outcomes.append(Outcome.ACCEPTED)
+            accepted.append((key, row, one))
+            removed += gone
+            for some in chunks([extent.base_offset for extent in gone]):
+                session.execute(delete(extents).where(is_partition(extents, key), extents.c.base_offset.in_(some)))
+            made += [(key, extent) for extent in one.outputs if extent.end_offset > row["start_offset"]]
+        if not accepted:
             discard(session, found.values(), owner)
-            return Outcome.GONE if row is None else Outcome.MISPLACED
-        for some in chunks([extent.base_offset for extent in removed]):
-            session.execute(delete(extents).where(is_partition(extents, key), extents.c.base_offset.in_(some)))
-        made = [extent for extent in change.outputs if extent.end_offset > row["start_offset"]]
-        insert_extents(session, ((key, extent) for extent in made))
-        _make_live(session, written, found, made)
+            return outcomes
+        insert_extents(session, made)
+        _make_live(session, written, found, [extent for _, extent in made])
         release_references(session, ((extent.object_id, extent.size_bytes) for extent in removed))
-        _replace(session, key, row, change, now_ms)
-        _tell(session, [row], _REPLACED)
-        return Outcome.ACCEPTED
+        for key, row, one in accepted:
+            _replace(session, key, row, one, now_ms)
+        _tell(session, [row for _, row, _ in accepted], _REPLACED)
+        return outcomes
+
+
+def _refused(row: Values, change: Replacement) -> Outcome:
+    """A compaction that changed nothing but the cleaned offset has no object that tells whether it was carried out: it
+    was if the offset says so in the next epoch, whoever did it."""
+    is_done = row["compaction_epoch"] == change.compaction_epoch + 1 and row["cleaned_offset"] >= change.bound
+    return Outcome.ACCEPTED if is_done and not change.inputs else Outcome.MISPLACED
 
 
 def _replaced_inputs(session: Session, key: PartitionId, row: Values, change: Replacement) -> list[Extent] | None:
@@ -210,13 +234,17 @@ def _replace(session: Session, key: PartitionId, row: Values, change: Replacemen
     row["dirty_since_ms"] = now_ms if row["dirty_bytes"] else 0
 
 
-def _replaced_before(row: Values | None, change: Replacement, found: Iterable[ObjectRow], owner: Owner) -> Outcome:
-    """For objects that are not pending: the compaction was carried out if one of them is live. Otherwise it was
-    refused, or what it made is replaced or trimmed by now: nothing of it is left either way."""
+def _replaced_before(session: Session, key: PartitionId, row: Values | None, change: Replacement) -> Outcome:
+    """For objects that are not pending: the compaction was carried out if one of its outputs is part of the log.
+    Otherwise it was refused, or what it made is replaced or trimmed by now: nothing of it is left either way."""
     if row is None:
         return Outcome.GONE
-    if any(one.state is ObjectState.LIVE and one.owner == owner for one in found):
-        return Outcome.ACCEPTED
+    made = {one.base_offset: one.object_id for one in change.outputs}
+    for some in chunks(list(made)):
+        query = select(extents.c.base_offset, extents.c.object_id)
+        found = session.execute(query.where(is_partition(extents, key), extents.c.base_offset.in_(some)))
+        if any(made[base_offset] == object_id for base_offset, object_id in found):
+            return Outcome.ACCEPTED
     return Outcome.LOST if row["compaction_epoch"] == change.compaction_epoch else Outcome.MISPLACED
 
 
@@ -244,8 +272,8 @@ def _spans(rows: Iterable[Extent]) -> list[tuple[int, int]]:
 
 def _check_outputs(written: Sequence[WrittenObject], outputs: Sequence[Extent]) -> None:
     sizes = {one.object_id: one.size_bytes for one in written}
-    if not written or len(sizes) != len(written) or not outputs:
-        raise ValueError("an object twice, or nothing written")
+    if len(sizes) != len(written) or bool(written) != bool(outputs):
+        raise ValueError("an object twice, one that nothing refers to, or none at all")
     for extent in outputs:
         if extent.object_id not in sizes or extent.level is not Level.L1 or extent.inline is not None:
             raise ValueError(f"the output at {extent.base_offset} is not of L1, or in none of the objects")

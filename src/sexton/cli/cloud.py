@@ -1,0 +1,402 @@
+"""`sexton cloud`: what cloud topics have in their store, what an object is for, and whether all of it is there.
+
+These commands read the metastore and the store themselves, so they work while no broker runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sexton.cli import show
+from sexton.cli.broker import UsageError
+from sexton.cli.connect import AsJson, confirm
+from sexton.errors import SextonError
+
+if TYPE_CHECKING:
+    from sexton.cloud.costs import Costs
+    from sexton.cloud.looking import Explanation, Found, Status
+    from sexton.cloud.scrubbing import Scrubbed
+    from sexton.ports.cloud import Extent, ObjectRow, ObjectState
+    from sexton.ports.metastore import Metastore
+    from sexton.ports.objects import ObjectStore
+
+app = typer.Typer(
+    help="Show what cloud topics have in their store, what an object is for, and whether all is there.",
+    no_args_is_help=True,
+)
+
+T = TypeVar("T")
+
+STATES = ("pending", "live", "garbage")
+
+Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster's folder, as `sexton up` was told.")]
+DEFAULT_DIRECTORY = Path("sexton-data")
+MetastoreUrl = Annotated[
+    str | None, typer.Option("--metastore", metavar="URL", help="The cluster's, if there is no folder.")
+]
+StoreUrl = Annotated[
+    str | None, typer.Option("--store", metavar="URL", help="Its cloud.store.url, if there is no folder.")
+]
+
+
+class DataLostError(SextonError):
+    """The store lacks something that is part of a log."""
+
+    exit_code: ClassVar[int] = 1
+
+
+def _complete_states(incomplete: str) -> list[str]:
+    *before, last = incomplete.split(",")
+    return [",".join([*before, state]) for state in STATES if state.startswith(last) and state not in before]
+
+
+def _with_cluster(
+    directory: Path,
+    metastore_url: str | None,
+    store_url: str | None,
+    work: Callable[[Metastore, ObjectStore, uuid.UUID], Awaitable[T]],
+) -> T:
+    from sexton.adapters.metastore import open_metastore
+    from sexton.adapters.objects import open_store
+    from sexton.cli.cluster_folder import ClusterFolder
+
+    if metastore_url is None or store_url is None:
+        known = ClusterFolder(directory).recall()
+        if known is None:
+            raise UsageError(
+                "there is no cluster here", str(directory), "Name it with --dir, or --metastore and --store"
+            )
+        metastore_url, store_url = metastore_url or known.metastore_url, store_url or known.store_url
+    if not store_url:
+        raise UsageError("this cluster has no store for cloud topics", str(directory), "Start it with --cloud")
+
+    async def run() -> T:
+        metastore = open_metastore(metastore_url)
+        try:
+            store = open_store(store_url)
+            try:
+                return await work(metastore, store, await metastore.open_cluster(uuid.uuid4()))
+            finally:
+                await store.close()
+        finally:
+            await metastore.close()
+
+    return asyncio.run(run())
+
+
+@app.command()
+def status(
+    directory: Directory = DEFAULT_DIRECTORY,
+    metastore: MetastoreUrl = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how many objects there are and of what size, and what each cloud partition has."""
+    from sexton.cloud import looking
+
+    async def work(known: Metastore, _: ObjectStore, __: uuid.UUID) -> Status:
+        return await looking.read_status(known)
+
+    found = _with_cluster(directory, metastore, store, work)
+    if as_json:
+        sums = [{**one._asdict(), "level": one.level.name, "state": one.state.name.lower()} for one in found.sums]
+        partitions = [
+            {**asdict(row), "topic": found.topics.get(row.topic_id), "topic_id": str(row.topic_id)}
+            for row in found.partitions
+        ]
+        show.print_json({"round": found.round, "objects": sums, "partitions": partitions})
+        return
+    if not found.partitions and not found.sums:
+        Console(stderr=True).print("No cloud topics yet. `sexton topic create NAME --config storage.mode=cloud`")
+        return
+    console = show.results()
+    objects = Table("level", "state", "objects", "bytes", "referred to")
+    for one in found.sums:
+        sizes = show.bytes_text(one.size_bytes), show.bytes_text(one.live_bytes)
+        objects.add_row(one.level.name, one.state.name.lower(), f"{one.objects_count:,}", *sizes)
+    console.print(objects)
+    table = Table("topic", "partition", "start", "end", "stable", "extents", "bytes", "writer", "epoch")
+    for row in found.partitions:
+        table.add_row(
+            escape(found.topics.get(row.topic_id, f"{row.topic_id} (deleted)")),
+            str(row.partition),
+            *(f"{offset:,}" for offset in (row.start_offset, row.end_offset, row.stable_offset)),
+            f"{row.l0_extents_count:,}",
+            show.bytes_text(row.l0_bytes + row.l1_bytes),
+            str(row.writer_id) if row.writer_id >= 0 else "none",
+            str(row.writer_epoch),
+        )
+    console.print(table)
+    console.print(f"[dim]round {found.round} of the collection[/]")
+
+
+@app.command()
+def objects(
+    directory: Directory = DEFAULT_DIRECTORY,
+    metastore: MetastoreUrl = None,
+    store: StoreUrl = None,
+    states: Annotated[
+        str,
+        typer.Option(
+            "--state", metavar="STATES", help="pending, live, garbage, with commas.", autocompletion=_complete_states
+        ),
+    ] = ",".join(STATES),
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """List objects: their state, who registered them, what they hold."""
+    from sexton.cloud import looking
+    from sexton.ports.cloud import ObjectState
+
+    wanted = _states(states, ObjectState)
+
+    async def work(known: Metastore, _: ObjectStore, __: uuid.UUID) -> list[ObjectRow]:
+        rows = []
+        async for row in looking.objects_of(known, wanted):
+            rows.append(row)
+            if len(rows) == limit:
+                break
+        return rows
+
+    found = _with_cluster(directory, metastore, store, work)
+    if as_json:
+        show.print_json([_object_json(row) for row in found])
+        return
+    if not found:
+        Console(stderr=True).print(f"No objects that are {' or '.join(states.split(','))}.")
+        return
+    table = Table("object", "made", "level", "state", "owner", "bytes", "extents", "referred to", "round")
+    for row in found:
+        table.add_row(
+            str(row.object_id),
+            _time(row.object_id),
+            row.level.name,
+            row.state.name.lower(),
+            f"{row.owner.kind.name.lower()} {row.owner.id}",
+            show.bytes_text(row.size_bytes),
+            str(row.refs_count),
+            show.bytes_text(row.live_bytes),
+            str(row.round),
+        )
+    show.results().print(table)
+
+
+@app.command()
+def why(
+    object_id: Annotated[str, typer.Argument(metavar="OBJECT", help="Its id, or its key in the store.")],
+    directory: Directory = DEFAULT_DIRECTORY,
+    metastore: MetastoreUrl = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell why an object is there, what refers to it, and when it goes."""
+    from sexton.cloud import looking
+
+    try:
+        asked = uuid.UUID(object_id.rpartition("/")[2])
+    except ValueError:
+        raise UsageError(f"{object_id} is no object", "OBJECT", "`sexton cloud objects` lists them") from None
+
+    async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> Explanation:
+        return await looking.explain(known, bytes_of, cluster_id, asked)
+
+    found = _with_cluster(directory, metastore, store, work)
+    references = [_reference_json(found, one) for one in found.references]
+    if as_json:
+        row = None if found.row is None else _object_json(found.row)
+        told = {"object": str(asked), "row": row, "why": found.why, "stored_bytes": found.size_bytes}
+        show.print_json({**told, "round": found.round, "references": references})
+        return
+    console = show.results(highlight=False)
+    state = "unknown" if found.row is None else found.row.state.name.lower()
+    console.print(f"[bold]{asked}[/]  {state}  [dim]made {_time(asked)}[/]")
+    console.print(escape(found.why))
+    if references:
+        table = Table("topic", "partition", "from", "to", "position", "bytes")
+        for one in references:
+            offsets = f"{one['base_offset']:,}", f"{one['end_offset'] - 1:,}"
+            table.add_row(
+                escape(one["topic"]),
+                str(one["partition"]),
+                *offsets,
+                f"{one['position']:,}",
+                show.bytes_text(one["size_bytes"]),
+            )
+        console.print(table)
+
+
+@app.command()
+def check(
+    directory: Directory = DEFAULT_DIRECTORY,
+    metastore: MetastoreUrl = None,
+    store: StoreUrl = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte, and check it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether everything that is part of a cloud topic is in the store. Exits with 1 if something is not."""
+    from sexton.cloud import looking
+
+    async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> Found:
+        return await looking.check(known, bytes_of, cluster_id, is_deep=deep)
+
+    found = _with_cluster(directory, metastore, store, work)
+    if as_json:
+        lost = [{"object": str(object_id), "what": what} for object_id, what in found.lost]
+        show.print_json({**asdict(found), "lost": lost, "is_right": found.is_right})
+    else:
+        _tell(found, deep)
+    if not found.is_right:
+        what = f"{len(found.lost)} objects are lost or damaged, {len(found.gaps)} gaps"
+        what += "" if found.is_marked else ", and the store has no marker: it was emptied, or is another one"
+        raise DataLostError(what, str(directory), "`sexton cloud why OBJECT` says what each was part of")
+
+
+@app.command()
+def scrub(
+    directory: Directory = DEFAULT_DIRECTORY,
+    metastore: MetastoreUrl = None,
+    store: StoreUrl = None,
+    days: Annotated[float, typer.Option(min=0, help="Leave what is younger alone.")] = 7,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete objects that nobody knows of: they were put after they had been given up, which is rare.
+
+    Whoever may want to restore an older metastore keeps them for as long as its backups are old.
+    """
+    from sexton.cloud import scrubbing
+
+    async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> Scrubbed:
+        now_ms = time.time_ns() // 1_000_000
+        age_ms = int(days * 24 * 3_600_000)
+        return await scrubbing.scrub(known, bytes_of, cluster_id, now_ms, age_ms=age_ms, is_dry=dry_run)
+
+    found = _with_cluster(directory, metastore, store, work)
+    if as_json:
+        keys = [one.key for one in found.unknown]
+        show.print_json({**asdict(found), "unknown": keys, "unknown_bytes": found.unknown_bytes})
+        return
+    verb = "would be deleted" if dry_run else "were to be deleted"
+    done = "" if dry_run else f", {found.deleted_count:,} of them are gone now"
+    show.results().print(
+        f"{found.listed_count:,} objects are in the store; nobody knows of {len(found.unknown):,} "
+        f"({show.bytes_text(found.unknown_bytes)}), which {verb}{done}; {found.young_count:,} more are too young",
+        highlight=False,
+    )
+
+
+@app.command()
+def cost(
+    directory: Directory = DEFAULT_DIRECTORY,
+    metastore: MetastoreUrl = None,
+    store: StoreUrl = None,
+    minutes: Annotated[int, typer.Option(min=1, help="Count objects that were made in the last so many.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate what the store costs at the prices of S3 Standard: storage, and requests that write.
+
+    Objects that were deleted meanwhile are not counted: let the minutes be fewer than cloud.delete.delay.ms has.
+    """
+    from sexton.cloud import costs
+
+    async def work(known: Metastore, _: ObjectStore, __: uuid.UUID) -> Costs:
+        return await costs.estimate(known, time.time_ns() // 1_000_000, minutes * 60_000)
+
+    found = _with_cluster(directory, metastore, store, work)
+    if as_json:
+        show.print_json({**asdict(found), "dollars_per_month": found.dollars_per_month})
+        return
+    table = Table("what", "now", "$ a month", title="At the prices of S3 Standard, us-east-1")
+    stored = f"{found.objects_count:,} objects, {show.bytes_text(found.stored_bytes)}"
+    table.add_row("storage", stored, f"{found.storage_dollars_per_month:,.2f}")
+    for what, puts, dollars in (
+        ("L0: objects of brokers", found.l0_puts_per_hour, found.l0_dollars_per_month),
+        ("L1: parts of compactors", found.l1_puts_per_hour, found.l1_dollars_per_month),
+    ):
+        table.add_row(what, f"{puts:,.0f} an hour", f"{dollars:,.2f}")
+    table.add_row("together", "", f"{found.dollars_per_month:,.2f}")
+    show.results().print(table)
+
+
+@app.command()
+def adopt(
+    directory: Directory = DEFAULT_DIRECTORY,
+    metastore: MetastoreUrl = None,
+    store: StoreUrl = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Make a store that lost its marker, with everything else perhaps, this cluster's again.
+
+    Brokers lead no cloud topic where it is missing. What is lost stays lost: whoever reads it gets an error.
+    """
+    from sexton.ports.object_names import claim_store
+
+    async def work(_: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> str:
+        confirm(f"Make {bytes_of.place} the store of this cluster's cloud topics?", yes)
+        await claim_store(bytes_of, cluster_id)
+        return bytes_of.place
+
+    place = _with_cluster(directory, metastore, store, work)
+    show.results().print(f"{escape(place)} is this cluster's. `sexton cloud check` says what is lost")
+
+
+def _tell(found: Found, deep: bool) -> None:
+    console = show.results()
+    if found.lost:
+        table = Table("object", "what is wrong")
+        for object_id, what in found.lost:
+            table.add_row(str(object_id), escape(what))
+        console.print(table)
+    for gap in found.gaps:
+        console.print(escape(gap))
+    looked = "read whole" if deep else "looked at"
+    size = show.bytes_text(found.bytes_count)
+    console.print(f"{found.objects_count:,} live objects, {size}: {looked}, {len(found.lost)} of them lost or damaged")
+
+
+def _states(text: str, of: type[ObjectState]) -> list[ObjectState]:
+    found = [part.strip().lower() for part in text.split(",") if part.strip()]
+    unknown = [part for part in found if part not in STATES]
+    if unknown or not found:
+        raise UsageError(f"{', '.join(unknown) or 'nothing'} is no state", "--state", f"Choose of {', '.join(STATES)}")
+    return [of[part.upper()] for part in found]
+
+
+def _object_json(row: ObjectRow) -> dict[str, Any]:
+    owner = {"kind": row.owner.kind.name.lower(), "id": row.owner.id, "epoch": row.owner.epoch}
+    changed = {"object_id": str(row.object_id), "level": row.level.name, "state": row.state.name.lower()}
+    return {**asdict(row), **changed, "owner": owner}
+
+
+def _reference_json(found: Explanation, one: tuple[tuple[uuid.UUID, int], Extent]) -> dict[str, Any]:
+    (topic_id, partition), extent = one
+    return {
+        "topic": found.topics.get(topic_id, str(topic_id)),
+        "partition": partition,
+        "base_offset": extent.base_offset,
+        "end_offset": extent.end_offset,
+        "position": extent.position,
+        "size_bytes": extent.size_bytes,
+    }
+
+
+def _time(object_id: uuid.UUID) -> str:
+    from sexton.ports.object_names import object_id_time_ms
+
+    try:
+        made = datetime.fromtimestamp(object_id_time_ms(object_id) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return "?"
+    return f"{made:%Y-%m-%d %H:%M:%S}"

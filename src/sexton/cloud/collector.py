@@ -1,0 +1,112 @@
+"""What nobody refers to any more goes, one step at a time, on the controller.
+
+    expire    pending objects of owners that are fenced, replaced or removed become garbage
+    purge     extents of deleted topics go, in chunks; their objects become garbage with the last of them
+    round     moved on once it has stood still for a while, by this broker's own monotonic clock
+    delete    bytes of what has been garbage for the grace; then, by the store's word, its row
+
+Safety rests on the rows alone (C1 to C4): rounds only decide how long a reader that looked an object up may still use
+it. So two controllers at once harm nobody, clocks may jump, and any step may be carried out twice or half.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from sexton.cloud.host import CloudHost
+from sexton.ports.cloud import ObjectRow
+from sexton.ports.metastore import MetastoreUnavailableError, StaleError
+from sexton.ports.object_names import ObjectName
+from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
+from sexton.records.objects import Level
+from sexton.types import Round
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE: Final = 1_000
+"""Objects in one transaction, or one deletion."""
+
+PURGED_AT_ONCE: Final = 5_000
+"""Extents of a deleted topic in one transaction."""
+
+GRACE_ROUNDS_MIN: Final = 2
+"""A round may end right after an object became garbage: only the second is a whole one for its readers."""
+
+STEP_MS_MAX: Final = 5_000
+STEPS_PER_ROUND: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorSettings:
+    round_ms: int
+    """`cloud.gc.round.ms`."""
+    delay_ms: int
+    """`cloud.delete.delay.ms`."""
+
+    @property
+    def grace_rounds(self) -> int:
+        return max(GRACE_ROUNDS_MIN, -(-self.delay_ms // self.round_ms))
+
+    @property
+    def step_ms(self) -> int:
+        return max(1, min(STEP_MS_MAX, self.round_ms // STEPS_PER_ROUND))
+
+
+class Collector:
+    def __init__(self, host: CloudHost) -> None:
+        self._host = host
+        self._round: Round | None = None
+        self._since_ms = 0
+        """When this round was seen first."""
+        self._deleted_count = 0
+
+    @property
+    def deleted_count(self) -> int:
+        """Objects that the store has deleted for this process."""
+        return self._deleted_count
+
+    async def step(self, settings: CollectorSettings) -> None:
+        """What cannot be done now is done by a later step."""
+        try:
+            await self._expire()
+            await self._purge()
+            await self._advance(settings)
+            await self._delete(settings)
+        except (MetastoreUnavailableError, StaleError, StoreUnavailableError, StoreRefusedError) as error:
+            logger.debug("objects that are not needed stay for now: %s", error)
+
+    async def _expire(self) -> None:
+        while expired_count := await self._host.metastore.expire_owners(AT_ONCE):
+            logger.info("%d objects of brokers or compactors that are gone will not be committed", expired_count)
+
+    async def _purge(self) -> None:
+        metastore = self._host.metastore
+        for topic_id in await metastore.find_purgeable(AT_ONCE):
+            while await metastore.purge_topic(topic_id, PURGED_AT_ONCE):
+                pass
+            logger.info("topic %s was deleted: nothing refers to its objects any more", topic_id)
+
+    async def _advance(self, settings: CollectorSettings) -> None:
+        round_, now_ms = (await self._host.metastore.read_collection()).round, self._host.clock.monotonic_ms()
+        if round_ != self._round:
+            self._round, self._since_ms = round_, now_ms
+        elif now_ms - self._since_ms >= settings.round_ms:
+            self._round = await self._host.metastore.advance_round(round_)
+            self._since_ms = self._host.clock.monotonic_ms()
+
+    async def _delete(self, settings: CollectorSettings) -> None:
+        """Only what the store confirms leaves its row (trap T17): the rest is tried again with the next step."""
+        host = self._host
+        while found := await host.metastore.collect(settings.grace_rounds, AT_ONCE):
+            by_key = {self._key(row): row.object_id for row in found}
+            gone = await host.objects.delete(list(by_key))
+            await host.metastore.forget_objects([by_key[key] for key in gone])
+            self._deleted_count += len(gone)
+            logger.info("%d objects that nothing referred to were deleted", len(gone))
+            if len(gone) < AT_ONCE:
+                return
+
+    def _key(self, row: ObjectRow) -> str:
+        return ObjectName(self._host.cluster_id, Level(row.level), row.object_id).key

@@ -1,0 +1,181 @@
+"""What nothing refers to any more goes, after its grace and not before, whatever fails in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from sexton.cloud.collector import Collector, CollectorSettings
+from sexton.ports.cloud import ObjectState
+from sexton.ports.objects import StoreUnavailableError
+from tests.adapters.metastore.cloud.world import TOPIC, A, World
+from tests.adapters.metastore.rows import topic
+from tests.broker.serving import ManualClock
+from tests.cloud.test_replica import Broker
+from tests.cloud.worlds import Host, MemoryStore, make_world
+from tests.log.helpers import plain
+
+SETTINGS = CollectorSettings(round_ms=1_000, delay_ms=3_000)
+GRACE = 3
+
+
+class Scene:
+    def __init__(self, world: World, store: MemoryStore) -> None:
+        self.world, self.store = world, store
+        self.host = Host(world)
+        self.clock = ManualClock()
+        self.host.clock = self.clock  # type: ignore[assignment]
+        self.host.objects = store
+        self.collector = Collector(self.host)
+
+    async def rounds(self, count: int) -> None:
+        """Each of which a collector has seen from its beginning to its end."""
+        for _ in range(count):
+            await self.collector.step(SETTINGS)
+            self.clock.ms += SETTINGS.round_ms
+            await self.collector.step(SETTINGS)
+
+    async def states(self) -> list[ObjectState]:
+        return [row.state for row in (await self.world.check()).objects.values()]
+
+
+def with_scene(work: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+    async def go() -> None:
+        await work(Scene(await make_world(), MemoryStore()))
+
+    asyncio.run(go())
+
+
+async def written(scene: Scene, batches_count: int = 3) -> Broker:
+    """A broker with as many objects, which goes on to lead."""
+    broker = Broker(scene.world, 1, scene.store)
+    await broker.lead()
+    for number in range(batches_count):
+        await broker.append(plain(b"%d" % number))
+    assert len(scene.store.objects) == batches_count
+    return broker
+
+
+def test_what_a_dead_broker_registered_is_gone_after_the_grace() -> None:
+    async def work(scene: Scene) -> None:
+        broker = await written(scene)
+        await broker.stop()
+        orphan = await scene.world.pending()
+        await scene.world.fence(1)
+        await scene.rounds(1)
+        assert await scene.world.state(orphan) is ObjectState.GARBAGE
+        await scene.rounds(GRACE + 1)
+        assert set(await scene.states()) == {ObjectState.LIVE}
+        assert len(scene.store.objects) == 3
+
+    with_scene(work)
+
+
+def test_objects_of_a_deleted_topic_are_gone_after_the_grace_and_those_of_others_stay() -> None:
+    async def work(scene: Scene) -> None:
+        broker = await written(scene)
+        other = topic("payments", 9)
+        await scene.world.make_topic(other, 1)
+        await scene.world.claim(1, 1, (other.topic_id, 0))
+        kept = await scene.world.write((other.topic_id, 0), 0, 5)
+        await scene.world.store.delete_topic(TOPIC.topic_id)
+        await scene.rounds(1)
+        assert A not in (await scene.world.check()).partitions
+        assert len(scene.store.objects) == 3, "readers may still be at work"
+        await scene.rounds(GRACE + 1)
+        assert not scene.store.objects
+        assert await scene.world.state(kept) is ObjectState.LIVE
+        assert (await scene.states()).count(ObjectState.LIVE) == 1
+        assert ObjectState.GARBAGE not in await scene.states()
+        await broker.stop()
+
+    with_scene(work)
+
+
+def test_a_round_ends_only_if_a_collector_has_seen_all_of_it() -> None:
+    """Clocks of those that did not watch count for nothing: whoever starts has to wait again."""
+
+    async def work(scene: Scene) -> None:
+        for _ in range(5):
+            await Collector(scene.host).step(SETTINGS)
+            scene.clock.ms += 100 * SETTINGS.round_ms
+        assert (await scene.world.store.read_collection()).round == 0
+        await scene.rounds(2)
+        assert (await scene.world.store.read_collection()).round == 2
+
+    with_scene(work)
+
+
+def test_only_what_the_store_confirms_leaves_its_row() -> None:
+    """T17: a deletion that failed in part is neither reported as done nor given up."""
+
+    async def work(scene: Scene) -> None:
+        broker = await written(scene)
+        await broker.stop()
+        await scene.world.store.delete_topic(TOPIC.topic_id)
+        delete, asked = scene.store.delete, []
+
+        async def half(keys: Sequence[str]) -> Sequence[str]:
+            asked.append(len(keys))
+            stored = [key for key in keys if key in scene.store.objects]
+            return await delete([key for key in keys if key not in stored[:1]])
+
+        scene.store.delete = half  # type: ignore[method-assign]
+        await scene.rounds(GRACE + 1)
+        assert len(scene.store.objects) == 1
+        assert await scene.states() == [ObjectState.GARBAGE]
+        scene.store.delete = delete  # type: ignore[method-assign]
+        await scene.rounds(1)
+        assert not scene.store.objects
+        assert not await scene.states()
+
+    with_scene(work)
+
+
+def test_a_store_that_is_away_delays_the_end_of_objects_and_nothing_else() -> None:
+    async def work(scene: Scene) -> None:
+        broker = await written(scene)
+        await broker.stop()
+        await scene.world.store.delete_topic(TOPIC.topic_id)
+        delete = scene.store.delete
+
+        async def refused(keys: Sequence[str]) -> Sequence[str]:
+            raise StoreUnavailableError("away", "memory")
+
+        scene.store.delete = refused  # type: ignore[method-assign]
+        await scene.rounds(GRACE + 3)
+        assert set(await scene.states()) == {ObjectState.GARBAGE}
+        scene.store.delete = delete  # type: ignore[method-assign]
+        await scene.rounds(1)
+        assert not await scene.states()
+
+    with_scene(work)
+
+
+def test_each_step_may_be_done_by_two_and_answered_to_nobody() -> None:
+    """C10: whatever of the metastore's answers is lost, the next step ends what was begun."""
+
+    async def work(scene: Scene) -> None:
+        broker = await written(scene)
+        await broker.stop()
+        await scene.world.store.delete_topic(TOPIC.topic_id)
+        other = Collector(scene.host)
+        calls = 0
+
+        def every_second(operation: str) -> str | None:
+            nonlocal calls
+            calls += 1
+            return "after" if calls % 2 else None
+
+        scene.host.metastore.loses = every_second
+        for _ in range(60):
+            await scene.collector.step(SETTINGS)
+            await other.step(SETTINGS)
+            scene.clock.ms += SETTINGS.round_ms
+        scene.host.metastore.loses = lambda operation: None
+        await scene.rounds(GRACE + 1)
+        assert not scene.store.objects
+        assert not await scene.states()
+
+    with_scene(work)
