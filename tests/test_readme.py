@@ -28,12 +28,15 @@ def test_the_sql_example_runs_on_a_log_directory(
     assert re.search(r"customer-\d{3}\|\s+\d+\|\s*\d+\|", shown), shown
 
 
+GROUPS = ("log", "topic", "group", "cluster", "config", "compaction", "cloud")
+
+
 def test_every_sexton_command_and_option_in_the_readme_exists() -> None:
     lines = [line.strip() for line in README.read_text().splitlines() if line.startswith("    sexton ")]
     assert len(lines) >= 6
     for line in lines:
         words = line.split("#")[0].split()[1:]
-        command = words[:2] if words[0] in ("log", "topic", "group", "cluster", "config", "compaction") else words[:1]
+        command = words[:2] if words[0] in GROUPS else words[:1]
         result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
         assert result.exit_code == 0, line
         for option in (word for word in words if word.startswith("--")):

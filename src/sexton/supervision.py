@@ -39,6 +39,7 @@ WORK: Final = (
     "adoption",
     "an in-sync set",
     "an upload",
+    "collecting objects",
     "deleting records",
     "flush",
     "forgetting deleted topics",

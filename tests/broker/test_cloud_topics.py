@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from sexton.broker.api import create_topics, delete_records, fetch, list_offsets, produce
+from sexton.broker.api import (
+    alter_configs,
+    create_topics,
+    delete_records,
+    describe_log_dirs,
+    fetch,
+    list_offsets,
+    produce,
+)
 from sexton.broker.resources import Resource, change_settings
 from sexton.cloud.replica import CloudReplica
 from sexton.ports.metastore import ConfigScope
 from sexton.ports.object_names import MARKER_KEY
+from sexton.ports.objects import StoreRefusedError
+from sexton.ports.work_queue import CloudWork
+from sexton.protocol import private
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.batch import decode_all
-from tests.broker.serving import BROKER_ID, Client, ServingBroker, batch_of, serving_broker
+from sexton.protocol.private import PrivateApi
+from sexton.records.batch import Record, decode_all, encode, make_batch
+from tests.broker.serving import BROKER_ID, OTHER_IDS, Client, ServingBroker, batch_of, serving_broker
 from tests.cloud.worlds import MemoryStore, away, until
 from tests.log.helpers import plain
 
@@ -35,6 +48,10 @@ def with_broker(
         await broker.stop()
 
     asyncio.run(go())
+
+
+async def refusing(operation: str, key: str) -> None:
+    raise StoreRefusedError("no permission", key)
 
 
 async def create(client: Client, name: str = "c", **settings: str) -> Any:
@@ -174,6 +191,21 @@ def test_delete_records_of_a_cloud_topic() -> None:
     with_broker(work)
 
 
+def test_the_store_is_a_log_directory_with_the_size_of_what_is_led() -> None:
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client, storage_mode="cloud")
+        await led(broker)
+        await write(client, plain(b"v" * 500))
+        asked = [{"topic": "c", "partitions": [0]}]
+        folder, store = (await client.call(describe_log_dirs.API_KEY, 4, {"topics": asked})).results
+        assert folder.topics == ()
+        assert (store.log_dir, store.total_bytes) == (broker.objects.place if broker.objects else "", -1)
+        (partition,) = store.topics[0].partitions
+        assert partition.partition_size > 500
+
+    with_broker(work)
+
+
 def test_a_broker_that_resigns_serves_nothing_and_leads_again_in_another_epoch() -> None:
     async def work(broker: ServingBroker, client: Client) -> None:
         await create(client, storage_mode="cloud")
@@ -209,7 +241,6 @@ def test_the_default_mode_of_a_broker_is_for_topics_that_clients_make_and_not_fo
         ("min_insync_replicas", "2", "the store has it"),
         ("unclean_leader_election_enable", "true", "none can lose"),
         ("flush_before_ack", "false", "the store has it"),
-        ("cleanup_policy", "compact", "not compacted yet"),
         ("max_message_bytes", str(9 << 20), "one request"),
     ],
 )
@@ -245,6 +276,70 @@ def test_a_store_of_another_cluster_is_refused() -> None:
     with_broker(work, store)
 
 
+def test_a_store_without_the_clusters_marker_is_refused_once_cloud_topics_exist() -> None:
+    store = MemoryStore()
+
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client, storage_mode="cloud")
+        del store.objects[MARKER_KEY]
+        answer = await create(client, "d", storage_mode="cloud")
+        assert answer.error_code == ErrorCode.invalid_config
+        assert "Set cloud.store.url to where the cloud topics are" in answer.error_message
+        assert MARKER_KEY not in store.objects
+
+    with_broker(work, store)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code", "told"),
+    [
+        (away, ErrorCode.request_timed_out, "does not answer"),
+        (refusing, ErrorCode.invalid_config, "no permission"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_told_when_a_topic_is_made(trouble: Any, code: ErrorCode, told: str) -> None:
+    store = MemoryStore()
+
+    async def troubled(key: str, data: bytes) -> bytes:
+        await trouble("put", key)
+        return data
+
+    store.create_marker = troubled  # type: ignore[method-assign]
+
+    async def work(broker: ServingBroker, client: Client) -> None:
+        answer = await create(client, storage_mode="cloud")
+        assert answer.error_code == code
+        assert told in answer.error_message
+        assert broker.view.topic("c") is None
+
+    with_broker(work, store)
+
+
+def test_a_batch_above_the_limit_is_refused_and_the_next_one_is_taken() -> None:
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client, storage_mode="cloud", max_message_bytes="1000")
+        await led(broker)
+        large = await write(client, plain(b"v" * 2000))
+        assert (large.error_code, large.base_offset) == (ErrorCode.message_too_large, -1)
+        assert (await write(client, plain(b"v"))).base_offset == 0
+
+    with_broker(work)
+
+
+def test_a_broker_without_a_store_leaves_cloud_partitions_to_others() -> None:
+    async def go() -> None:
+        broker = await serving_broker()
+        await broker.add_topic("c", uuid.UUID(int=8), settings=CLOUD)
+        await broker._apply_failed()
+        row = broker.view.partition("c", 0)
+        assert row is not None
+        assert row.leader in OTHER_IDS
+        assert row.replicas[0] == row.leader
+        await broker.stop()
+
+    asyncio.run(go())
+
+
 def test_the_mode_of_a_topic_cannot_be_changed() -> None:
     async def work(broker: ServingBroker, client: Client) -> None:
         await create(client, storage_mode="cloud")
@@ -262,5 +357,49 @@ def test_the_mode_of_a_topic_cannot_be_changed() -> None:
     with_broker(work)
 
 
+def test_who_replaces_all_settings_of_a_topic_leaves_its_data_where_it_is() -> None:
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client, storage_mode="cloud", retention_ms="7")
+        entries = [{"name": "cleanup.policy", "value": "delete"}]
+        resource = {"resource_type": 2, "resource_name": "c", "configs": entries}
+        body = {"resources": [resource], "validate_only": False}
+        assert (await client.call(alter_configs.API_KEY, 1, body)).responses[0].error_code == 0
+        await broker.catch_up()
+        assert (await led(broker)).config.retention_ms != 7
+        row = broker.view.topic("c")
+        assert row is not None
+        assert broker.view.is_cloud(row.topic_id)
+
+    with_broker(work)
+
+
 def _given(settings: dict[str, str], _: object) -> dict[str, str]:
     return settings
+
+
+def keyed(value: bytes) -> bytes:
+    return encode(make_batch([Record(0, 1_700_000_000_000, b"k", value)], leader_epoch=-1))
+
+
+async def ask(broker: ServingBroker, api_key: int, body: dict[str, Any]) -> Any:
+    (part,) = await broker.compaction_requests.handlers()[api_key](None, memoryview(private.encode(body)))
+    return private.decode_answer(cast(bytes, part), "")
+
+
+def test_operators_see_compacted_cloud_partitions_in_the_same_table_and_ask_for_them() -> None:
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await create(client, storage_mode="cloud", cleanup_policy="compact,delete")
+        await led(broker)
+        await write(client, keyed(b"old"))
+        await write(client, keyed(b"new"))
+        (one,) = (await ask(broker, PrivateApi.COMPACTION_STATUS, {}))["replicas"]
+        assert (one["broker"], one["topic"], one["partition"], one["role"]) == ("store", "c", 0, "leader")
+        assert (one["mcco"], one["log_end_offset"], one["mtro"]) == (0, 2, 2)
+        assert await broker.metastore.read_work() == []
+        told = await ask(broker, PrivateApi.COMPACTION_REQUEST, {"topic": "c", "partition": None})
+        assert told == {"partitions": [], "in_store": [0]}
+        (row,) = await broker.metastore.read_work()
+        assert row.is_requested
+        assert row.key.broker_id == CloudWork.COMPACT
+
+    with_broker(work)

@@ -21,6 +21,7 @@ import pytest
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.cli.cluster_folder import ClusterFolder, Wishes
 from sexton.cli.compactor_process import CompactorProcess
+from sexton.cli.compactor_process import command as compactor_command
 from sexton.cli.processes import exclusively
 from sexton.cli.supervisor import BACKOFF_S, STEADY_S, Child, Restarts, State, Supervisor
 from sexton.errors import EnvironmentFailure, LogInUseError
@@ -335,3 +336,10 @@ def test_a_mistake_in_the_settings_ends_it_with_the_brokers_own_words(tmp_path: 
         assert "started again" not in up.said
     finally:
         up.end()
+
+
+@pytest.mark.parametrize("store_url", ["", "file:///objects"])
+def test_the_compactor_of_a_cluster_with_a_store_is_told_where_it_is(store_url: str, tmp_path: Path) -> None:
+    told = list(compactor_command("sqlite:///m", tmp_path / "c.log", store_url))
+    assert ("--store" in told) is bool(store_url)
+    assert not store_url or told[told.index("--store") + 1] == store_url

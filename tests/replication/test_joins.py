@@ -17,6 +17,8 @@ from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken import breaking
 from tests.simulated import TOPIC, Ledger, Story
 
+pytestmark = pytest.mark.long
+
 LEADER, FOLLOWER, JOINING = 1, 2, 3
 
 

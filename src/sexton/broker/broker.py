@@ -19,12 +19,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sexton.broker.compaction.adoption import Adopter
+from sexton.broker.compaction.cloud_topics import CloudTopics
 from sexton.broker.compaction.requests import Requests as CompactionRequests
 from sexton.broker.compaction.service import CompactionService
 from sexton.broker.fetch.sessions import FetchSessions
 from sexton.broker.lifecycle import folder as folders
 from sexton.broker.lifecycle import handover
 from sexton.broker.lifecycle.control import Control
+from sexton.broker.lifecycle.declining import Declining
 from sexton.broker.lifecycle.folder import Folder
 from sexton.broker.lifecycle.handover import begin_anew, lead_again, leave_unkept, reconcile, resolve_doubts, retreat
 from sexton.broker.lifecycle.news import News
@@ -39,11 +41,15 @@ from sexton.broker.transactions.coordinator_log import CoordinatorLog
 from sexton.broker.transactions.producer_ids import ProducerIds
 from sexton.broker.transactions.transactions import Transactions
 from sexton.client.errors import NotConnectedError
+from sexton.cloud.collector import Collector, CollectorSettings
 from sexton.cloud.gather import GatherLimits
 from sexton.cloud.host import CloudSettings
+from sexton.cloud.metered import CloudStats
+from sexton.cloud.ownership import OwnStore
 from sexton.cloud.replicas import CloudReplicas
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.view_topics import ViewTopics
+from sexton.errors import SextonError
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.metadata.view import ClusterView
 from sexton.ports.clock import Clock
@@ -130,8 +136,12 @@ class Broker:
             lease_ms=config.broker_lease_ms,
             renew_ms=config.broker_lease_renew_ms,
         )
-        cloud = None if objects is None else CloudReplicas(_CloudHost(self, objects), self._cloud_settings())
+        self.cloud_stats = CloudStats()
+        host = None if objects is None else _CloudHost(self, objects)
+        cloud = None if host is None else CloudReplicas(host, self._cloud_settings())
+        self.collector = None if host is None else Collector(host)
         self.replicas = Replicas(self, self._replication_settings(), cloud)
+        self._declining = Declining(self)
         self.compaction = CompactionService(
             self.replicas,
             disk,
@@ -153,7 +163,9 @@ class Broker:
             rng,
             self.supervisor,
         )
-        self.compaction_requests = CompactionRequests(self.compaction, self.replicas, disk, config.node_id, metastore)
+        self.compaction_requests = CompactionRequests(
+            self.compaction, self.replicas, disk, config.node_id, metastore, CloudTopics(cloud, metastore, clock)
+        )
         self.news = News(self)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, rng, clock)
         self.producer_ids = ProducerIds(metastore)
@@ -228,8 +240,9 @@ class Broker:
     async def catch_up(self) -> None:
         """When this returns, this broker has read and applied every change that was made before the call."""
         async with self._catching_up:
+            asked_ms = self.clock.monotonic_ms()
             changes = await self.metastore.read_changes(self.view.revision)
-            applying = asyncio.ensure_future(self._apply(changes))
+            applying = asyncio.ensure_future(self._apply(changes, asked_ms))
             try:
                 await asyncio.shield(applying)
             except asyncio.CancelledError:
@@ -238,11 +251,13 @@ class Broker:
                 await asyncio.wait([applying])
                 raise
 
-    async def _apply(self, changes: Changes) -> None:
+    async def _apply(self, changes: Changes, asked_ms: int) -> None:
         delta = self.view.apply(changes)
         self.groups.topics_deleted([topic.name for topic in delta.deleted])
         await self.replicas.apply(delta.partitions, delta.deleted_topics)
         self._reconfigure(delta.configs)
+        if self.replicas.cloud is not None:
+            self.replicas.cloud.note_leveled(asked_ms, changes.cloud_partitions)
 
     async def ensure_internal_topic(self, name: str) -> None:
         await ensure_topic(self, name)
@@ -274,6 +289,8 @@ class Broker:
         self._spawn(self._keep_retreating())
         self._spawn(self._look_for_compaction())
         self._spawn(self._adopt())
+        if self.collector is not None:
+            self._spawn(self._collect(self.collector))
         await self.news.tell()  # so that the other brokers include this one in their next Metadata responses
         logger.info("broker %d serves at %s:%d", self.config.node_id, self.config.advertised.host, self.port)
 
@@ -425,6 +442,19 @@ class Broker:
             self.adopter.rate.bytes_per_second = self.config.compaction_share_max_bytes_per_second
             await self.adopter.step()
 
+    async def _collect(self, collector: Collector) -> None:
+        """Nothing of a broker's service relies on it, so it survives its bugs."""
+        while True:
+            settings = CollectorSettings(self.config.cloud_gc_round_ms, self.config.cloud_delete_delay_ms)
+            await asyncio.sleep(settings.step_ms / 1000)
+            controller = self.view.controller
+            if controller is None or controller.broker_id != self.config.node_id or not self.lease_is_valid():
+                continue
+            try:
+                await collector.step(settings)
+            except Exception as bug:
+                self.supervisor.survived(bug, "collecting objects")
+
     async def _ask_leader(self, broker_id: int, api_key: int, body: bytes) -> memoryview:
         row = self.view.broker(broker_id)
         if row is None:
@@ -510,6 +540,7 @@ class Broker:
             downloads_max=config.cloud_downloads_max,
             pending_bytes_max=config.cloud_pending_bytes_max,
             cache_bytes_max=config.cloud_cache_bytes_max,
+            view_age_max_ms=config.cloud_view_age_max_ms,
             producer_expiry_ms=config.producer_id_expiration_ms,
         )
 
@@ -530,6 +561,7 @@ class Broker:
             await self.replicas.apply_failed()
             with suppress(MetastoreUnavailableError, StaleError, LeaseLostError):  # retried after APPLY_AGAIN_MS
                 await lead_again(self)
+                await self._declining.step()
 
     async def _every(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -553,11 +585,19 @@ class _CloudHost:
 
     def __init__(self, broker: Broker, objects: ObjectStore) -> None:
         self._broker = broker
-        self.objects = objects
+        self.stats = broker.cloud_stats
+        self.objects = OwnStore(objects, self.stats, broker.clock, lambda: self.cluster_id)
         self.clock = broker.clock
         self.rng = broker.rng
         self.supervisor = broker.supervisor
         self.metastore = broker.metastore
+
+    @property
+    def store_refusal(self) -> SextonError | None:
+        return self.objects.refusal
+
+    async def check_store(self) -> None:
+        await self.objects.check()
 
     @property
     def cluster_id(self) -> uuid.UUID:

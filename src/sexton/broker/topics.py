@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import METADATA_TOPIC, before_deadline, is_serving, make_change
+from sexton.cloud.ownership import unmarked
 from sexton.metadata.incarnations import new_id
 from sexton.metadata.topics import (
     INTERNAL_TOPICS,
@@ -24,7 +25,7 @@ from sexton.metadata.topics import (
 )
 from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.ports.metastore import AlreadyExistsError, MetastoreUnavailableError, PartitionRow, TopicRow
-from sexton.ports.object_names import claim_store
+from sexton.ports.object_names import claim_store, is_claimed
 from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.checks import MIN_INSYNC, check_min_insync, check_topic
@@ -198,10 +199,13 @@ def with_storage_mode(broker: Broker, wanted: NewTopic) -> NewTopic:
 
 
 async def _claim_store(broker: Broker) -> None:
-    """Before the first cloud topic is made the store is marked as this cluster's."""
+    """Before the first cloud topic is made the store is marked as this cluster's. Later ones must find the mark."""
     assert broker.objects is not None
     try:
-        await claim_store(broker.objects, broker.cluster_id)
+        if not any(broker.view.is_cloud(topic.topic_id) for topic in broker.view.topics()):
+            await claim_store(broker.objects, broker.cluster_id)
+        elif not await is_claimed(broker.objects, broker.cluster_id):
+            raise unmarked(broker.objects.place)
     except StoreUnavailableError as error:
         raise KafkaError(ErrorCode.request_timed_out, f"the object store does not answer: {error}") from error
     except StoreRefusedError as error:

@@ -29,6 +29,7 @@ from sexton.errors import EnvironmentFailure, SextonError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
+    from sexton.ports.objects import ObjectStore
     from sexton.settings.broker_config import BrokerConfig
 
 READY = "ready"
@@ -107,11 +108,18 @@ def _run(config: BrokerConfig) -> None:
         runner.run(_serve(config))
 
 
+def _store_of(config: BrokerConfig) -> ObjectStore | None:
+    from sexton.adapters.objects import StoreTimeouts, open_store
+
+    if config.cloud_store_url is None:
+        return None
+    return open_store(config.cloud_store_url, StoreTimeouts(config.cloud_put_timeout_ms, config.cloud_get_timeout_ms))
+
+
 async def _serve(config: BrokerConfig) -> None:
     from sexton.adapters.clock import SystemClock
     from sexton.adapters.files import FileDisk
     from sexton.adapters.metastore import open_metastore
-    from sexton.adapters.objects import open_store
     from sexton.adapters.sockets import SocketNetwork
     from sexton.broker.broker import Broker
 
@@ -124,7 +132,7 @@ async def _serve(config: BrokerConfig) -> None:
         network=SocketNetwork(),
         metastore=open_metastore(config.metastore_url),
         rng=random.Random(secrets.randbits(128)),
-        objects=None if config.cloud_store_url is None else open_store(config.cloud_store_url),
+        objects=_store_of(config),
     )
     running.supervisor.watch(asyncio.get_running_loop())
     if not await _started(running, config, stop):

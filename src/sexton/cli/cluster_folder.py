@@ -131,7 +131,7 @@ class ClusterFolder:
             cluster.advertised_host = wishes.advertised_host
         cluster.metastore_url = wishes.metastore_url or cluster.metastore_url or self._own_metastore_url()
         if wishes.store_url is not None:
-            cluster.store_url = self._own_store_url() if wishes.store_url == OWN_FOLDER else wishes.store_url
+            cluster.store_url = self._wished_store_url(wishes.store_url)
         count = wishes.brokers or len(cluster.ports) or DEFAULT_BROKERS
         kept = dict(cluster.ports) if wishes.port is None else {}
         cluster.ports = {each: port for each, port in kept.items() if int(each) <= count}
@@ -152,8 +152,14 @@ class ClusterFolder:
 
         return sqlite_url(str(self.path / "metastore.sqlite"))
 
-    def _own_store_url(self) -> str:
-        return (self.path / "objects").as_uri()
+    def _wished_store_url(self, wish: str) -> str:
+        """An address that makes no sense is told before anything is started, or remembered."""
+        from sexton.adapters.objects import check_url
+
+        if wish == OWN_FOLDER:
+            return (self.path / "objects").as_uri()
+        check_url(wish)
+        return wish
 
     def _check_remembered(self, cluster: Cluster) -> None:
         for broker_id, port in cluster.ports.items():

@@ -40,6 +40,11 @@ class Commands(LazyGroup):
         "group": Entry("sexton.cli.group:app", "Show consumer groups, move their offsets, delete them.", _USE),
         "txn": Entry("sexton.cli.txn:app", "Show transactions, find those that hang, end one by force.", _USE),
         "compaction": Entry("sexton.cli.compaction:app", "Show how compaction goes, ask for it, ask why.", _USE),
+        "cloud": Entry(
+            "sexton.cli.cloud:app",
+            "Show what cloud topics have in their store, what an object is for, and whether all is there.",
+            _USE,
+        ),
         "cluster": Entry("sexton.cli.cluster:app", "Show brokers, their health and their disks.", _USE),
         "config": Entry("sexton.cli.config:app", "Show and change settings of topics, brokers and groups.", _USE),
         "simulate": Entry(

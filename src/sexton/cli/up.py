@@ -138,7 +138,7 @@ class _Up:
         self._say(f"[bold]Sexton[/] starts {count} broker{'s' if count > 1 else ''} in {escape(shown)}")
         if self._with_compactor:
             log_path = self._folder.path / "logs" / "compactor.log"
-            started = compactor_command(self._cluster.metastore_url, log_path)
+            started = compactor_command(self._cluster.metastore_url, log_path, self._cluster.store_url)
             self._compactor = CompactorProcess(started, lambda line: self._say(f"  compactor  {escape(line)}"))
         compacting = asyncio.ensure_future(self._compactor.run() if self._compactor else asyncio.sleep(0))
         await self._supervisor.run()
@@ -198,6 +198,13 @@ class _Up:
         self._say(f"  [cyan]{command} topic create hello --partitions 3{where}[/]")
         self._say(f"  [cyan]echo 'hello, world' | {command} produce hello{where}[/]")
         self._say(f"  [cyan]{command} consume hello --from-beginning{where}[/]")
+        if self._cluster.store_url:
+            self._say(f"\nand a topic that lives in {escape(self._cluster.store_url)}:\n")
+            self._say(f"  [cyan]{command} topic create clicks --config storage.mode=cloud{where}[/]")
+            known = (
+                "" if self._folder.path == DEFAULT_DIRECTORY.absolute() else f" --dir {escape(str(self._folder.path))}"
+            )
+            self._say(f"  [cyan]{command} cloud status{known}[/]")
         self._say("\nor with any Kafka client, for example:\n")
         self._say(f"  [cyan]kcat -b {address} -t hello -C[/]")
         admin = self._cluster.admin_ports[str(self._cluster.broker_ids[0])]

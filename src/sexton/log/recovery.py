@@ -29,7 +29,7 @@ import zlib
 from bisect import insort
 from dataclasses import dataclass, field
 
-from sexton.compaction.swap import Outcome
+from sexton.compaction.swap import SwapRecovery
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
 from sexton.log import flushed, swap_disk
 from sexton.log.batches import SCAN_BYTES, Walk, find_batch
@@ -192,7 +192,7 @@ class Recovery:
         """Runs first: until then the file names do not say which segments the log has."""
         outcome = await swap_disk.recover(self.disk, self.directory)
         swap_disk.remove_staged(self.disk, self.directory)
-        if outcome is not Outcome.NOTHING:
+        if outcome is not SwapRecovery.NOTHING:
             logger.info("%s: a swap of compacted segments was interrupted; %s", self.directory, outcome.value)
 
     def _check_first(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol
 
 from sexton.compaction import swap
-from sexton.compaction.swap import Action, Contents, Outcome, Step
+from sexton.compaction.swap import Action, Contents, Step, SwapRecovery
 from sexton.errors import CorruptLogError
 from sexton.log.batches import SCAN_BYTES, Readable, Walk
 from sexton.ports.disk import Disk
@@ -91,7 +91,7 @@ def has_no_swap_in_progress(names: Iterable[str]) -> bool:
     return not any(name.endswith(_UNSETTLED) or name.startswith(STAGING_PREFIX) for name in names)
 
 
-async def recover(disk: SwapDisk, directory: str) -> Outcome:
+async def recover(disk: SwapDisk, directory: str) -> SwapRecovery:
     """Completes or undoes an interrupted swap."""
     plan = swap.recover(contents(disk, directory))
     await carry_out(disk, directory, plan.steps)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from sexton.compaction import swap
 from sexton.compaction.acceptance import SwapTerms, check_replaced, check_settled, refusal
 from sexton.compaction.contract import Committed, NewSegment
-from sexton.compaction.swap import Outcome, SwapRefusedError
+from sexton.compaction.swap import SwapRecovery, SwapRefusedError
 from sexton.errors import SextonError
 from sexton.log import swap_disk
 from sexton.log.batches import SCAN_BYTES
@@ -197,5 +197,5 @@ class Swap:
         except (OSError, SextonError) as error:
             self._log.health.failure = error if isinstance(error, OSError) else OSError(str(error))
             return
-        if outcome is Outcome.COMPLETED and old[0] in self._segments.all:
+        if outcome is SwapRecovery.COMPLETED and old[0] in self._segments.all:
             self._segments.exchange(old, new)

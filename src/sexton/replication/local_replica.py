@@ -11,7 +11,6 @@ everything up to the replica's own watermarks is flushed in any case (docs/decis
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import uuid
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
 from sexton.log.producers import Verification
 from sexton.log.types import Appended, Read
+from sexton.log.waiting import CommitWaiters, Watchers
 from sexton.ports.disk import Buffer
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError, StorageError
@@ -101,11 +101,9 @@ class LocalReplica:
         self.coordination = Coordination(kept, log, broker_id, self._supervisor, self._watermarks_moved)
         planned = kept.value.planned_high_watermark
         self._high_watermark = max(log.start_offset, min(max(high_watermark, planned), log.end_offset))
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._waiting_count = 0
-        self._watchers: dict[int, Callable[[], None]] = {}
-        self._append_watchers: dict[int, Callable[[], None]] = {}
-        self._watcher_count = 0
+        self._waiting = CommitWaiters()
+        self._watchers = Watchers()
+        self._append_watchers = Watchers()
         self._flushing: asyncio.Task[None] | None = None
         self._next_flush: asyncio.TimerHandle | None = None
         self._flush_error = ""
@@ -205,6 +203,13 @@ class LocalReplica:
 
     # Client requests
 
+    def must_wait(self, size_bytes: int) -> bool:
+        """The disk takes what connections are read for."""
+        return False
+
+    def wait_for_room(self, size_bytes: int, go_on: Callable[[], None]) -> Callable[[], None]:
+        raise AssertionError("a local log has always room")
+
     def append(
         self,
         records: Buffer,
@@ -232,12 +237,11 @@ class LocalReplica:
             validated_by=validated_by,
         )
         if not appended.is_duplicate:
-            for wake in list(self._append_watchers.values()):
-                wake()
+            self._append_watchers.wake()
             self.flush_and_commit()
         if acks != -1 or appended.last_offset < self._high_watermark:
             return appended, None
-        return appended, self._committed(appended.last_offset + 1)
+        return appended, self._waiting.wait_for(appended.last_offset + 1)
 
     def read(self, offset: int, max_bytes: int, *, committed_only: bool, min_one: bool) -> Read:
         """Reads for a consumer: up to the high watermark, or up to the last stable offset if `committed_only`."""
@@ -271,17 +275,11 @@ class LocalReplica:
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` whenever consumers may read more, or the role changes. Returns a function that cancels
         it."""
-        return self._add_watcher(self._watchers, callback)
+        return self._watchers.add(callback)
 
     def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Like `watch`, for followers, which read up to the log end: called after each append."""
-        return self._add_watcher(self._append_watchers, callback)
-
-    def _add_watcher(self, watchers: dict[int, Callable[[], None]], callback: Callable[[], None]) -> Callable[[], None]:
-        self._watcher_count += 1
-        key = self._watcher_count
-        watchers[key] = callback
-        return lambda: void(watchers.pop(key, None))
+        return self._append_watchers.add(callback)
 
     # High watermark
 
@@ -349,30 +347,16 @@ class LocalReplica:
         assert offset <= self.log.end_offset, f"rule 1: {self!r} would commit {offset}, beyond its own log"
         self._high_watermark = offset
         too_few = self.is_leader and self.has_too_few_in_sync
-        while self._waiting and self._waiting[0][0] <= offset:
-            future = heapq.heappop(self._waiting)[2]
-            if future.done():
-                continue
-            if too_few:
-                future.set_exception(KafkaError(ErrorCode.not_enough_replicas_after_append))
-            else:
-                future.set_result(None)
+        self._waiting.reached(offset, KafkaError(ErrorCode.not_enough_replicas_after_append) if too_few else None)
         self.wake_watchers()
 
     def wake_watchers(self) -> None:
-        for wake in list(self._watchers.values()):
-            wake()
+        self._watchers.wake()
 
     def committed(self, end_offset: int) -> asyncio.Future[None] | None:
         """A future that resolves once everything below `end_offset` is committed, or fails if it may never be; None if
         it is committed already."""
-        return None if end_offset <= self._high_watermark else self._committed(end_offset)
-
-    def _committed(self, end_offset: int) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting_count += 1
-        heapq.heappush(self._waiting, (end_offset, self._waiting_count, future))
-        return future
+        return None if end_offset <= self._high_watermark else self._waiting.wait_for(end_offset)
 
     async def _flush(self) -> None:
         """One flush at a time; the next covers everything appended meanwhile."""
@@ -508,21 +492,16 @@ class LocalReplica:
 
     def _watermarks_moved(self) -> None:
         self._listener.has_news_for_leader(self)
-        for wake in list(self._append_watchers.values()):
-            wake()
+        self._append_watchers.wake()
 
     def _resign(self) -> None:
         self.leadership = None
         self.coordination.resign()
         self.fail_waiting(KafkaError(ErrorCode.not_leader_or_follower, "another broker leads by now"))
-        for wake in list(self._append_watchers.values()):
-            wake()
+        self._append_watchers.wake()
 
     def fail_waiting(self, error: KafkaError) -> None:
-        waiting, self._waiting = self._waiting, []
-        for _, _, future in waiting:
-            if not future.done():
-                future.set_exception(error)
+        self._waiting.fail(error)
 
     # Invariants
 
@@ -546,8 +525,5 @@ class LocalReplica:
         if self.leadership is not None and self._flushing is None and self._next_flush is None:
             committed = self.leadership.committed_end(self.durable_end)
             assert committed == UNKNOWN_OFFSET or committed <= self._high_watermark, f"rule 7: {self!r} < {committed}"
-        assert not self._waiting or self._waiting[0][0] > self._high_watermark, f"rule 1: {self!r} owes an answer"
-
-
-def void(_: object) -> None:
-    """For lambdas whose result is not to be used."""
+        awaited = self._waiting.first_offset
+        assert awaited is None or awaited > self._high_watermark, f"rule 1: {self!r} owes an answer"

@@ -93,6 +93,16 @@ class Replica(Protocol):
         none."""
         ...
 
+    def must_wait(self, size_bytes: int) -> bool:
+        """Whether a client's batch of this size has to wait for room before it can be appended."""
+        ...
+
+    def wait_for_room(self, size_bytes: int, go_on: Callable[[], None]) -> Callable[[], None]:
+        """Calls `go_on` when such a batch can be appended, after those that came before it; or when it never can be
+        here, which `append` says then. Returns what to call if nobody waits any more: `go_on` is called then too,
+        unless it was."""
+        ...
+
     def append(
         self,
         records: Buffer,

@@ -165,8 +165,6 @@ class Replicas:
         own_id = self._host.identity[0]
         here = [row for row in rows if own_id in row.replicas and self._view.is_cloud(row.topic_id)]
         if self.cloud is None:
-            if any(row.leader == own_id for row in here):
-                logger.error("this broker is to lead partitions of cloud topics and has no store: set cloud.store.url")
             return
         self.cloud.remove_topics(deleted_topics)
         self.cloud.remove(gone)

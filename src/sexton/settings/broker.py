@@ -301,13 +301,54 @@ class BrokerSettings(GroupSettings, TransactionSettings):
     cloud_l0_partitions_max: int = _int(500, "Maximum number of partitions in one object.", low=1, high=500)
     cloud_uploads_max: int = _int(4, "Maximum number of objects that a broker sends at once.", low=1)
     cloud_downloads_max: int = _int(16, "Maximum number of reads that a broker sends to the store at once.", low=1)
+    cloud_put_timeout_ms: int = _long(
+        10_000, "How long one attempt to store an object may take. Attempts are repeated.", low=1
+    )
+    cloud_get_timeout_ms: int = _long(
+        10_000, "How long any other request to the store may take. Attempts are repeated.", low=1
+    )
     cloud_pending_bytes_max: int = _long(
         32 << 20,
-        "Bytes of cloud topics that wait to be stored; beyond them producers are told to try again.",
+        "Bytes of cloud topics that wait to be stored; beyond them producers wait, or are told to try again.",
         low=1,
     )
     cloud_cache_bytes_max: int = _long(
         64 << 20, "Bytes of cloud topics that a broker keeps in memory for consumers.", low=1
+    )
+
+    cloud_level_ms: int = _long(
+        300_000,
+        "How long records of a cloud topic wait in the objects that brokers wrote until a compactor sorts them into "
+        "larger ones by partition. Compactors know what is set for all brokers at run time, not what is in a "
+        "broker's file.",
+        low=0,
+        update=Update.CLUSTER_WIDE,
+    )
+    cloud_l1_bytes: int = _long(
+        64 << 20,
+        "Size of the objects that compactors write, about. Compactors know what is set for all brokers at run time.",
+        low=1 << 10,
+        high=4 << 30,
+        update=Update.CLUSTER_WIDE,
+    )
+    cloud_view_age_max_ms: int = _long(
+        10_000,
+        "How old a broker's knowledge of compacted parts of cloud topics may be when it serves them. Tombstones stay "
+        "for at least 20 seconds, whatever delete.retention.ms says.",
+        low=1_000,
+        high=10_000,
+    )
+    cloud_gc_round_ms: int = _long(
+        60_000,
+        "Interval at which the controller looks for objects that nothing refers to any more, a round.",
+        low=100,
+        update=Update.CLUSTER_WIDE,
+    )
+    cloud_delete_delay_ms: int = _long(
+        900_000,
+        "How long an object stays in the store after the last reference to it is gone, in whole rounds, two at least.",
+        low=0,
+        update=Update.CLUSTER_WIDE,
     )
 
     # --- Sexton's own ---

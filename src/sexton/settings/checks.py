@@ -86,11 +86,6 @@ def check_cloud(config: TopicConfig, overrides: Mapping[str, str]) -> None:
         setting = TOPIC_SETTINGS[name]
         if name in overrides and setting.parse(overrides[name]) != setting.default:
             raise BadSettingError(f"Invalid value {overrides[name]} for configuration {name} of a cloud topic: {why}")
-    if config.compacts:
-        raise BadSettingError(
-            "Invalid value compact for configuration cleanup.policy of a cloud topic: cloud topics are not compacted "
-            "yet. Use storage.mode=local"
-        )
     if config.max_message_bytes > CLOUD_BATCH_BYTES_MAX:
         raise BadSettingError(
             f"Invalid value {config.max_message_bytes} for configuration max.message.bytes of a cloud topic: a batch "

@@ -31,6 +31,9 @@ OWN_ID = 1
 class FakeReplicas:
     """Replicas by topic and partition; tests put their own objects in."""
 
+    cloud = None
+    """No store: nothing of this broker's is in the cloud."""
+
     def __init__(self) -> None:
         self.known: dict[tuple[str, int], Any] = {}
 

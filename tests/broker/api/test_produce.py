@@ -342,9 +342,59 @@ async def test_what_comes_after_a_refused_batch_of_a_new_producer_is_refused_unt
     await go_on(broker)
     assert await sent(2) is refusal
     assert await sent(1) is refusal
-    assert await sent(0) is ErrorCode.none
-    assert await sent(1) is ErrorCode.none
+    assert [await sent(sequence) for sequence in (0, 1, 2, 3)] == [ErrorCode.none] * 4
     assert not broker.refused
+
+
+async def test_what_comes_after_a_refused_batch_of_a_known_producer_is_no_gap_but_waits_for_it() -> None:
+    """librdkafka takes a gap for lost records: it raises its epoch and doubles what it had no answer for."""
+    broker = await serving_broker()
+    client = Client(broker)
+    assert await send(client, 0) is ErrorCode.none
+    await lose_leadership(broker)
+    assert await send(client, 1) is ErrorCode.not_leader_or_follower
+    await regain_leadership(broker)
+    assert await send(client, 3) is ErrorCode.not_leader_or_follower
+    assert await send(client, 2) is ErrorCode.not_leader_or_follower
+    assert await send(client, 0) is ErrorCode.none, "which is there, and is told as a duplicate"
+    assert [await send(client, sequence) for sequence in (1, 2, 3)] == [ErrorCode.none] * 3
+    assert await send(client, 5) is ErrorCode.out_of_order_sequence_number, "nobody refused 4"
+
+
+async def test_what_was_refused_and_is_there_from_a_former_leader_holds_nothing_back() -> None:
+    broker = await serving_broker()
+    client = Client(broker)
+    assert [await send(client, sequence) for sequence in (0, 1)] == [ErrorCode.none] * 2
+    await lose_leadership(broker)
+    assert await send(client, 1) is ErrorCode.not_leader_or_follower
+    await regain_leadership(broker)
+    assert await send(client, 2) is ErrorCode.none
+    assert not broker.refused
+
+
+async def test_of_several_refused_batches_the_log_may_have_the_first_and_lack_the_second() -> None:
+    """The first was appended by a leader that died before it could answer."""
+    broker = await serving_broker()
+    client = Client(broker)
+    assert [await send(client, sequence) for sequence in (0, 1)] == [ErrorCode.none] * 2
+    await lose_leadership(broker)
+    assert [await send(client, sequence) for sequence in (1, 2)] == [ErrorCode.not_leader_or_follower] * 2
+    await regain_leadership(broker)
+    assert await send(client, 3) is ErrorCode.not_leader_or_follower
+    assert [await send(client, sequence) for sequence in (1, 2, 3, 4)] == [ErrorCode.none] * 4
+    assert not broker.refused
+
+
+async def test_the_first_batch_of_a_new_epoch_that_was_refused_is_waited_for() -> None:
+    broker = await serving_broker()
+    client = Client(broker)
+    assert await send(client, 0) is ErrorCode.none
+    await lose_replicas(broker)
+    assert await send(client, 0, NEW_PRODUCER[1] + 1) is ErrorCode.not_enough_replicas
+    await regain_replicas(broker)
+    assert await send(client, 1, NEW_PRODUCER[1] + 1) is ErrorCode.not_enough_replicas
+    assert await send(client, 0, NEW_PRODUCER[1] + 1) is ErrorCode.none
+    assert await send(client, 1, NEW_PRODUCER[1] + 1) is ErrorCode.none
 
 
 async def test_a_refusal_that_no_client_tries_again_upon_leaves_no_gap() -> None:

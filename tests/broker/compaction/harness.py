@@ -12,6 +12,7 @@ from typing import Any, cast
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore import InProcessMetastore
+from sexton.broker.compaction.cloud_topics import CloudTopics
 from sexton.broker.compaction.requests import Requests
 from sexton.broker.compaction.service import CompactionService
 from sexton.compaction.reference import fold_by_key
@@ -80,7 +81,10 @@ class Broker:
             random.Random(1),
             lambda: self.adopts,
         )
-        self.handlers = Requests(self.service, replicas, self.disk, self.node_id, self.metastore).handlers()
+        cloud_topics = CloudTopics(None, self.metastore, self.clock)
+        self.handlers = Requests(
+            self.service, replicas, self.disk, self.node_id, self.metastore, cloud_topics
+        ).handlers()
 
     def all(self) -> list[LocalReplica]:
         return [self.replica]

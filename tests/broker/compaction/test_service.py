@@ -323,7 +323,7 @@ async def test_who_asks_for_a_topic_gets_its_active_segment_compacted(broker: Br
     answer = private.decode(
         await broker.ask(PrivateApi.COMPACTION_REQUEST, private.encode({"topic": "t", "partition": None}))
     )
-    assert answer == {"partitions": [0]}
+    assert answer == {"partitions": [0], "in_store": []}
     (row,) = await broker.metastore.read_work()
     assert row.is_requested
     assert (await broker.service.plans.plan(TOPIC, 0)).bound == 3

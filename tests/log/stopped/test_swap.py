@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from sexton.compaction.contract import NewSegment
-from sexton.compaction.swap import Outcome, SwapRefusedError
+from sexton.compaction.swap import SwapRecovery, SwapRefusedError
 from sexton.errors import CorruptLogError, EnvironmentFailure, NotALogError
 from sexton.log.stopped import swap
 from sexton.log.stopped.swap import Files
@@ -209,7 +209,7 @@ def test_a_commit_that_nothing_interrupts_leaves_the_new_log_and_nothing_else(ca
     assert log_of(case.directory) == case.new != case.old
     case.check_snapshots(case.directory)
     before = names_of(case.directory)
-    assert swap.recover(case.directory) is Outcome.NOTHING
+    assert swap.recover(case.directory) is SwapRecovery.NOTHING
     assert names_of(case.directory) == before
 
 
@@ -220,8 +220,8 @@ def test_after_a_crash_anywhere_our_recovery_leaves_the_old_or_the_new_log(case:
         log = log_of(directory)
         assert log in (case.old, case.new), f"a mix after {stop_at} operations"
         case.check_snapshots(directory)
-        if outcome is not Outcome.NOTHING:
-            assert (outcome is Outcome.COMPLETED) == (log == case.new)
+        if outcome is not SwapRecovery.NOTHING:
+            assert (outcome is SwapRecovery.COMPLETED) == (log == case.new)
         seen.append(log == case.new)
     assert seen == sorted(seen), "once committed, always committed"
     assert seen[0] is False
@@ -248,7 +248,7 @@ def test_a_second_recovery_has_nothing_to_do(case: Case) -> None:
     for _, directory in crashed(case):
         swap.recover(directory, StoppingFiles())
         before = names_of(directory)
-        assert swap.recover(directory, StoppingFiles()) is Outcome.NOTHING
+        assert swap.recover(directory, StoppingFiles()) is SwapRecovery.NOTHING
         assert names_of(directory) == before
 
 
@@ -308,7 +308,7 @@ def test_clearing_what_was_staged_undoes_a_commit_that_did_not_get_through(case:
     for _, directory in crashed(case):
         cleaned = list(directory.glob("*.cleaned"))
         outcome = swap.clear_staging(directory, StoppingFiles())
-        assert outcome is (Outcome.ROLLED_BACK if cleaned else Outcome.NOTHING)
+        assert outcome is (SwapRecovery.ROLLED_BACK if cleaned else SwapRecovery.NOTHING)
         if cleaned:
             assert log_of(directory) == case.old
         else:
@@ -438,7 +438,7 @@ def test_pieces_of_a_staged_segment_go_with_it_because_kafka_lets_them_void_a_sw
     for undo in (swap.recover, swap.clear_staging):
         part.write_bytes(b"")
         (partition / segment_file_name(20, ".log", ".swap")).write_bytes(b"void")
-        assert undo(partition) is Outcome.ROLLED_BACK
+        assert undo(partition) is SwapRecovery.ROLLED_BACK
         assert sorted(log_of(partition)) == list(OLD_BASES)
 
 
@@ -449,14 +449,14 @@ def test_recovery_finishes_what_a_broker_left_when_its_index_is_preallocated_or_
         path.rename(path.with_suffix(".swap"))
     (partition / segment_file_name(0, ".index", ".swap")).write_bytes(bytes(80))
     (partition / segment_file_name(20, ".index", ".swap")).write_bytes(b"\x00\x00\x00\x01\x00\x00\x00\x05")
-    assert swap.recover(partition) is Outcome.COMPLETED
+    assert swap.recover(partition) is SwapRecovery.COMPLETED
     assert sorted(log_of(partition)) == [0, 20, 40]
 
 
 def test_recovery_drops_the_second_name_of_a_file_that_already_has_its_own(partition: Path) -> None:
     swap.clear_staging(partition)
     (partition / segment_file_name(0, ".index", ".swap")).hardlink_to(partition / segment_file_name(0, ".index"))
-    assert swap.recover(partition) is Outcome.COMPLETED
+    assert swap.recover(partition) is SwapRecovery.COMPLETED
     assert sorted(log_of(partition)) == list(OLD_BASES)
 
 
@@ -466,7 +466,7 @@ def test_the_producers_state_at_the_end_of_the_log_outlives_a_deleted_segment_of
     swap.clear_staging(partition)
     deleted = partition / segment_file_name(LOG_END, ".log", ".deleted")
     deleted.write_bytes(b"")
-    assert swap.recover(partition) is Outcome.NOTHING
+    assert swap.recover(partition) is SwapRecovery.NOTHING
     assert not deleted.exists()
     assert LOG_END in snapshots_of(partition)
 

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.admin import outcome, repeated
-from sexton.broker.resources import change_settings, resource_of
+from sexton.broker.resources import Settings, change_settings, resource_of
+from sexton.ports.cloud import STORAGE_MODE
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -51,7 +52,12 @@ async def _replace(broker: Broker, resource: Any, validate_only: bool) -> None:
     check_entries(resource.configs, [entry.name for entry in resource.configs if entry.value is None])
     target = resource_of(broker, resource.resource_type, resource.resource_name)
     settings = {entry.name: entry.value for entry in resource.configs}
-    await change_settings(broker, target, lambda before: settings, validate_only=validate_only)
+
+    def replaced(before: Settings) -> Settings:
+        """Where a topic's data is stays, though who replaces all settings may not know that there is such a one."""
+        return {**{name: before[name] for name in (STORAGE_MODE,) if name in before}, **settings}
+
+    await change_settings(broker, target, replaced, validate_only=validate_only)
 
 
 def check_entries(entries: Any, null_names: list[str]) -> None:

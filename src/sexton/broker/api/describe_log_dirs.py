@@ -1,11 +1,13 @@
 """DescribeLogDirs, versions 1 to 5: this broker's log directory, its free space, and the size of each replica in it.
 
 Deviations from Kafka: a broker has one log directory. Nothing is ever moved between directories, so there are no future
-replicas, and no directory is cordoned.
+replicas, and no directory is cordoned. The store of cloud topics is shown as another directory, whose free space nobody
+knows, with the partitions that this broker leads: so each is counted once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sexton.protocol.errors import ErrorCode
@@ -22,18 +24,26 @@ VERSIONS = (1, 5)
 def handle(broker: Broker, request: Request) -> Body:
     asked = request.body.topics
     wanted = None if asked is None else {(topic.topic, index) for topic in asked for index in topic.partitions}
-    topics: dict[str, list[Body]] = {}
-    for replica in sorted(broker.replicas.all(), key=lambda replica: (replica.topic, replica.partition)):
-        if wanted is None or (replica.topic, replica.partition) in wanted:
-            topics.setdefault(replica.topic, []).append(_describe(replica))
     folder = broker.config.log_dir
     result: Body = {"error_code": ErrorCode.none, "log_dir": folder}
     try:
         result["usable_bytes"], result["total_bytes"] = broker.disk.free_bytes(folder)
     except OSError:
         return {"results": [{"error_code": ErrorCode.kafka_storage_error, "log_dir": folder}]}
-    result["topics"] = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
-    return {"error_code": ErrorCode.none, "results": [result]}
+    result["topics"] = _topics(broker.replicas.all(), wanted)
+    results = [result]
+    if broker.replicas.cloud is not None and broker.objects is not None:
+        led = _topics([replica for replica in broker.replicas.cloud.all() if replica.is_leader], wanted)
+        results += [{"error_code": ErrorCode.none, "log_dir": broker.objects.place, "topics": led}] if led else []
+    return {"error_code": ErrorCode.none, "results": results}
+
+
+def _topics(replicas: Iterable[Replica], wanted: set[tuple[str, int]] | None) -> list[Body]:
+    topics: dict[str, list[Body]] = {}
+    for replica in sorted(replicas, key=lambda replica: (replica.topic, replica.partition)):
+        if wanted is None or (replica.topic, replica.partition) in wanted:
+            topics.setdefault(replica.topic, []).append(_describe(replica))
+    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
 
 
 def _describe(replica: Replica) -> Body:

@@ -5,15 +5,15 @@ append; with acks=0 there is none, and a failure closes the connection, as in Ka
 notices. Every failed partition carries base offset -1 (rule 9), also one that was appended but not committed in time,
 where Kafka returns the offset. NOT_LEADER_OR_FOLLOWER names the leader from version 10 on (KIP-951). The first batch of
 a transaction in a partition waits for the transaction's coordinator (`broker/produce/in_transaction.py`). Batches that
-must be decompressed wait for that (`broker/produce/unpacking.py`); from version 8 on the response names invalid
-records. Batches that a client sent after one that was refused with a retriable error are refused too
-(`broker/produce/refused.py`), where Kafka accepts them. Only coordinators write to internal topics: a client's records
-there would be replayed at the next failover. Kafka makes an exception for clients that call themselves
-`__admin_client`; here there is none.
+must be decompressed wait for that (`broker/produce/unpacking.py`), those of cloud topics for room (`cloud/room.py`).
+From version 8 on the response names invalid records. Batches that a client sent after one that was refused with a
+retriable error are refused too (`broker/produce/refused.py`), where Kafka accepts them. Only coordinators write to
+internal topics: a client's records there would be replayed at the next failover. Kafka makes an exception for clients
+that call themselves `__admin_client`; here there is none.
 
 **How a response comes to wait.** No coroutine runs for a request that is appended at once: a replica keeps a future for
-each append that is not committed yet (`LocalReplica._waiting`). It is the `committed` of the partition's `Outcome`; or,
-for a batch that had to wait before it could be appended, that is a future of its own, which completes as the replica's
+each append that is not committed yet (`log/waiting.py`). It is the `committed` of a `PartitionAnswer`; or, for a
+batch that had to wait before it could be appended, that is a future of its own, which completes as the replica's
 does (`_follow`). `_Wait` completes the request's future when all of them are done or the time is over, and the
 connection, which holds a place for the response, sends it when those before it are sent.
 """
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from sexton.broker.leader_hints import leader_hint
 from sexton.broker.network.request import DropConnectionError, Request, Response, milliseconds
-from sexton.broker.produce.answer import Outcome, encode
+from sexton.broker.produce.answer import PartitionAnswer, encode
 from sexton.broker.produce.in_transaction import HeldBatch, check_answer, hold, is_in_transaction
 from sexton.broker.produce.refused import TopicKey
 from sexton.broker.produce.unpacking import Validated
@@ -35,7 +35,7 @@ from sexton.metadata.topics import INTERNAL_TOPICS
 from sexton.protocol.errors import ErrorCode, KafkaError, RecordsError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from sexton.broker.broker import Broker
     from sexton.ports.disk import Buffer
@@ -59,23 +59,23 @@ class _Produce:
         have been decompressed."""
         self.version = request.version
         self.correlation_id = request.correlation_id
-        self.topics: list[tuple[Any, str, list[Outcome]]] = []
+        self.topics: list[tuple[Any, str, list[PartitionAnswer]]] = []
         """(name or id as in the response, name, outcomes)"""
 
-    def append(self, request: Request) -> list[Outcome]:
+    def append(self, request: Request) -> list[PartitionAnswer]:
         """Appends all batches; returns the partitions that are not committed yet."""
         broker = self.broker
         now_ms = broker.clock.now_ms()
-        waiting: list[Outcome] = []
+        waiting: list[PartitionAnswer] = []
         for topic in request.body.topic_data:
-            outcomes: list[Outcome] = []
+            outcomes: list[PartitionAnswer] = []
             if self.version >= 13:
                 row = broker.view.topic_by_id(topic.topic_id) if topic.topic_id is not None else None
                 key, name = topic.topic_id, row.name if row is not None else None
             else:
                 key = name = topic.name
             for data in topic.partition_data:
-                outcome = Outcome(data.index)
+                outcome = PartitionAnswer(data.index)
                 outcomes.append(outcome)
                 try:
                     if name is None:
@@ -101,18 +101,23 @@ class _Produce:
 
     def _enter(
         self,
-        outcome: Outcome,
+        outcome: PartitionAnswer,
         request: Request,
         key: TopicKey,
         replica: Replica,
         batch: Validated,
         now_ms: int,
         waiting: asyncio.Future[None] | None = None,
+        *,
+        has_room: bool = False,
     ) -> None:
-        """Appends the batch, or holds it until the transaction's coordinator has answered. A batch that has waited
-        before already has its future, `waiting`."""
+        """Appends the batch, or holds it until there is room for it, or until the transaction's coordinator has
+        answered. A batch that has waited before already has its future, `waiting`."""
         broker = self.broker
         records, rules = batch
+        if not has_room and replica.must_wait(len(records)):
+            self._wait_for_room(outcome, request, key, replica, batch, waiting)
+            return
         if is_in_transaction(records):
             held = hold(broker, request, replica, records)
             if held is not None:
@@ -133,9 +138,61 @@ class _Produce:
             outcome.take(appended, waiting)
             _follow(waiting, then)
 
+    def _wait_for_room(
+        self,
+        outcome: PartitionAnswer,
+        request: Request,
+        key: TopicKey,
+        replica: Replica,
+        batch: Validated,
+        waiting: asyncio.Future[None] | None,
+    ) -> None:
+        """Goes on with the batch when it can be appended. If the request has timed out by then the client retries it,
+        and the batches that it sent after this one must not be appended first."""
+        self.is_holding = True
+        kept = Validated(bytes(batch.records), batch.rules)
+        committed = outcome.committed = waiting or asyncio.get_running_loop().create_future()
+        go_on = self._then(
+            outcome,
+            key,
+            replica,
+            kept.records,
+            committed,
+            lambda: self._enter(
+                outcome, request, key, replica, kept, self.broker.clock.now_ms(), committed, has_room=True
+            ),
+        )
+        give_up = replica.wait_for_room(len(kept.records), go_on)
+        committed.add_done_callback(lambda _: give_up())
+
+    def _then(
+        self,
+        outcome: PartitionAnswer,
+        key: TopicKey,
+        replica: Replica,
+        kept: Buffer,
+        committed: asyncio.Future[None],
+        step: Callable[[], None],
+    ) -> Callable[[], None]:
+        """What is done with a batch that has waited, unless its request has timed out meanwhile."""
+
+        def go_on() -> None:
+            if committed.done():
+                self.broker.refused.note(key, outcome.index, kept, ErrorCode.request_timed_out)
+                return
+            try:
+                step()
+            except KafkaError as error:
+                self._refused(outcome, key, replica.topic, kept, error)
+                committed.set_result(None)
+            except Exception as error:  # the connection is closed
+                committed.set_exception(error)
+
+        return go_on
+
     def _unpack(
         self,
-        outcome: Outcome,
+        outcome: PartitionAnswer,
         request: Request,
         key: TopicKey,
         replica: Replica,
@@ -155,25 +212,19 @@ class _Produce:
         kept = bytes(records)
         committed = outcome.committed = waiting or asyncio.get_running_loop().create_future()
 
+        def enter(found: Validated | Exception) -> None:
+            if isinstance(found, Exception):
+                raise found
+            self._enter(outcome, request, key, replica, found, broker.clock.now_ms(), committed)
+
         def go_on(found: Validated | Exception) -> None:
-            if committed.done():
-                broker.refused.note(key, outcome.index, kept, ErrorCode.request_timed_out)
-                return
-            try:
-                if isinstance(found, Exception):
-                    raise found
-                self._enter(outcome, request, key, replica, found, broker.clock.now_ms(), committed)
-            except KafkaError as error:
-                self._refused(outcome, key, replica.topic, kept, error)
-                committed.set_result(None)
-            except Exception as error:  # the connection is closed
-                committed.set_exception(error)
+            self._then(outcome, key, replica, kept, committed, lambda: enter(found))()
 
         broker.unpacking.add(replica, kept, is_suspect, go_on)
 
     def _hold(
         self,
-        outcome: Outcome,
+        outcome: PartitionAnswer,
         request: Request,
         key: TopicKey,
         replica: Replica,
@@ -187,38 +238,36 @@ class _Produce:
         kept = bytes(batch.records)
         committed = outcome.committed = waiting or asyncio.get_running_loop().create_future()
 
-        def go_on(code: ErrorCode) -> None:
-            if committed.done():
-                self.broker.refused.note(key, outcome.index, kept, ErrorCode.request_timed_out)
-                return
+        def enter(code: ErrorCode) -> None:
+            check_answer(replica, held, code, self.version)
+            self.broker.refused.check(key, replica, kept)
+            now_ms = self.broker.clock.now_ms()
             try:
-                check_answer(replica, held, code, self.version)
-                self.broker.refused.check(key, replica, kept)
-                now_ms = self.broker.clock.now_ms()
                 appended, then = replica.append(
                     kept, self.acks, now_ms, verification=held.verification, validated_by=batch.rules
                 )
             except KafkaError as error:
-                if _is_suspicion(error):
-                    self._unpack(outcome, request, key, replica, kept, committed, is_suspect=True)
-                    return
-                self._refused(outcome, key, replica.topic, kept, error)
-                committed.set_result(None)
-            else:
-                outcome.take(appended, committed)
-                _follow(committed, then)
+                if not _is_suspicion(error):
+                    raise
+                self._unpack(outcome, request, key, replica, kept, committed, is_suspect=True)
+                return
+            outcome.take(appended, committed)
+            _follow(committed, then)
+
+        def go_on(code: ErrorCode) -> None:
+            self._then(outcome, key, replica, kept, committed, lambda: enter(code))()
 
         self.broker.transactions.verifier.ask(held.question, held.place, held.verification, go_on)
 
     def _refused(
-        self, outcome: Outcome, key: TopicKey, name: str | None, records: Buffer | None, error: KafkaError
+        self, outcome: PartitionAnswer, key: TopicKey, name: str | None, records: Buffer | None, error: KafkaError
     ) -> None:
         """Fails a partition whose batch was not appended."""
         if records:
             self.broker.refused.note(key, outcome.index, records, error.code)
         self._failed(outcome, name, error)
 
-    def _failed(self, outcome: Outcome, name: str | None, error: KafkaError) -> None:
+    def _failed(self, outcome: PartitionAnswer, name: str | None, error: KafkaError) -> None:
         outcome.fail(error.code, error.message)
         if isinstance(error, RecordsError):
             outcome.faults = error.faults
@@ -279,7 +328,7 @@ async def _holding(answer: asyncio.Future[Response]) -> Response:
 
 def _refuse_acks(produce: _Produce, body: Any) -> Response:
     for topic in body.topic_data:
-        outcomes = [Outcome(data.index) for data in topic.partition_data]
+        outcomes = [PartitionAnswer(data.index) for data in topic.partition_data]
         for outcome in outcomes:
             outcome.fail(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {body.acks}")
         produce.topics.append((topic.topic_id if produce.version >= 13 else topic.name, "", outcomes))
@@ -314,7 +363,7 @@ class _Wait:
 
     __slots__ = ("_left", "_produce", "_timer", "_waiting", "answer")
 
-    def __init__(self, produce: _Produce, waiting: Sequence[Outcome], timeout_ms: int) -> None:
+    def __init__(self, produce: _Produce, waiting: Sequence[PartitionAnswer], timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Response] = loop.create_future()
         self._produce = produce

@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
 from sexton.broker.compaction.bulk import Bulk, Handler, answered
+from sexton.broker.compaction.cloud_topics import CloudTopics
 from sexton.broker.compaction.memory import LastCompaction
 from sexton.broker.compaction.offers import Offers
 from sexton.broker.compaction.service import CompactionService
@@ -49,8 +50,15 @@ STATUS_STEP: Final = 50
 
 class Requests:
     def __init__(
-        self, service: CompactionService, replicas: Replicas, disk: Disk, broker_id: int, queue: WorkQueue
+        self,
+        service: CompactionService,
+        replicas: Replicas,
+        disk: Disk,
+        broker_id: int,
+        queue: WorkQueue,
+        cloud_topics: CloudTopics,
     ) -> None:
+        self._cloud_topics = cloud_topics
         self._service = service
         self._queue = queue
         self._replicas = replicas
@@ -78,7 +86,7 @@ class Requests:
     async def _status(self, asked: Mapping[str, Any]) -> Any:
         return {
             "broker_id": self._broker_id,
-            "replicas": await self.status(),
+            "replicas": [*await self.status(), *await self._cloud_topics.status()],
             "compactors_count": self._service.compactors.count,
         }
 
@@ -150,11 +158,11 @@ class Requests:
         return {}
 
     async def _request(self, asked: Mapping[str, Any]) -> Any:
-        partition = asked.get("partition")
+        topic = str(asked["topic"])
+        partition = None if asked.get("partition") is None else int(asked["partition"])
         return {
-            "partitions": await self._service.request(
-                str(asked["topic"]), None if partition is None else int(partition)
-            )
+            "partitions": await self._service.request(topic, partition),
+            "in_store": await self._cloud_topics.request(topic, partition),
         }
 
     async def _history(self, asked: Mapping[str, Any]) -> Any:

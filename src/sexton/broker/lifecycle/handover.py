@@ -65,7 +65,7 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
         )
         if new_row is not None:
             changed.append(new_row)
-    stored = await _write(broker, changed)
+    stored = await write_rows(broker, changed)
     broker.view.apply_rows(stored)
     if len(stored) < len(changed):
         raise StaleError("partitions changed while the broker was starting")
@@ -150,7 +150,7 @@ async def resolve_doubts(broker: Broker) -> None:
         if (row := broker.view.partition_by_id(replica.topic_id, replica.partition)) is not None
         and (new_row := elections.hand_over(row, own_id, brokers, heard)) is not None
     ]
-    stored = await _write(broker, changed, _relied_on(broker, changed, heard))
+    stored = await write_rows(broker, changed, _relied_on(broker, changed, heard))
     broker.view.apply_rows(stored)
     if len(stored) < len(changed):
         raise StaleError("partitions changed while the broker stepped back")
@@ -184,7 +184,7 @@ async def hand_over(broker: Broker, answering: Mapping[int, int]) -> None:
         for successor, rows in changed.items():
             logger.info("handing over %d partitions to in-sync replicas, broker %d among them", len(rows), successor)
             try:
-                await _write(broker, rows, {successor: answering[successor]})
+                await write_rows(broker, rows, {successor: answering[successor]})
             except StaleError as error:
                 logger.info("cannot hand over %d partitions to broker %d: %s", len(rows), successor, error)
         await broker.catch_up()
@@ -240,7 +240,7 @@ async def retreat(broker: Broker) -> None:
             list(row.isr),
             row.leader,
         )
-    await _write(broker, changed, _relied_on(broker, changed, heard))
+    await write_rows(broker, changed, _relied_on(broker, changed, heard))
     await broker.catch_up()
 
 
@@ -272,7 +272,7 @@ async def leave_unkept(broker: Broker) -> None:
                 list(row.isr),
             )
             changed.append(new_row)
-    stored = await _write(broker, changed)
+    stored = await write_rows(broker, changed)
     broker.view.apply_rows(stored)
     if len(stored) < len(changed):
         raise StaleError("partitions changed while the broker was starting")
@@ -296,7 +296,7 @@ async def rebuild(broker: Broker) -> None:
             logger.error("%r is damaged and is rebuilt from other replicas: the ISR is %s", replica, list(new_row.isr))
             changed.append(new_row)
     if changed:
-        await _write(broker, changed, _relied_on(broker, changed, heard))
+        await write_rows(broker, changed, _relied_on(broker, changed, heard))
         await broker.catch_up()
 
 
@@ -331,7 +331,7 @@ async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:
             row.partition,
             f"generation {row.generation} begins with it" if row.leader == own_id else "others in sync go on",
         )
-    stored = await _write(broker, changed)
+    stored = await write_rows(broker, changed)
     broker.view.apply_rows(stored)
     await broker.replicas.apply(stored)
     if len(stored) < len(changed):
@@ -345,12 +345,12 @@ async def lead_again(broker: Broker) -> None:
     rows = [row for key in broker.replicas.stranded() if (row := broker.view.partition_by_id(*key)) is not None]
     led = [row for row in rows if row.leader == own_id]
     changed = [replace(row, leader_epoch=LeaderEpoch(row.leader_epoch + 1)) for row in led]
-    stored = await _write(broker, changed)
+    stored = await write_rows(broker, changed)
     broker.view.apply_rows(stored)
     await broker.replicas.apply(stored)
 
 
-async def _write(
+async def write_rows(
     broker: Broker, rows: Sequence[PartitionRow], named: Mapping[int, int] = MappingProxyType({})
 ) -> list[PartitionRow]:
     """Writes the rows if this broker's epoch and those in `named` (by broker id) are still registered. Returns the rows

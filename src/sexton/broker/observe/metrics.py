@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.index import api_key_map
 
 from sexton.broker.observe.traffic import BOUNDS_S
+from sexton.cloud.metered import BOUNDS_S as STORE_BOUNDS_S
+from sexton.cloud.metered import Ended
 from sexton.http.exposition import Exposition
 from sexton.protocol.private import PrivateApi
 from sexton.replication.local_replica import Role
@@ -34,7 +36,7 @@ async def metrics(broker: Broker) -> bytes:
     """Written in pieces, between which the event loop goes on: the longest is a family of PARTITIONS_MAX samples. A
     piece is of one moment, and two may be a few requests apart."""
     out = Exposition()
-    for write in (_broker, _partitions, _traffic):
+    for write in (_broker, _partitions, _traffic, _cloud):
         write(out, broker)
         await asyncio.sleep(0)
     replicas = await broker.compaction_requests.status()
@@ -105,6 +107,41 @@ def _traffic(out: Exposition, broker: Broker) -> None:
     doc = "From a request's arrival until its answer left. Fetches may wait for records."
     taken = [(labels, one.counts, one.seconds) for labels, one in found]
     out.histogram("sexton_request_seconds", doc, BOUNDS_S, taken)
+
+
+def _cloud(out: Exposition, broker: Broker) -> None:
+    """Of brokers that have a store for cloud topics."""
+    cloud, stats = broker.replicas.cloud, broker.cloud_stats
+    if cloud is None or broker.collector is None:
+        return
+    uploads, led = cloud.parts.uploads, [one.log for one in cloud.all() if one.is_leader]
+    out.gauge("sexton_cloud_partitions_led", "Partitions of cloud topics that this broker leads.", len(led))
+    out.gauge("sexton_cloud_log_bytes", "Of these, in the store.", sum(one.size_bytes for one in led))
+    doc = "Extents of the partition that has most. From 20,000 on its producers are slowed down."
+    out.gauge("sexton_cloud_extents_max", doc, max((one.extents_count for one in led), default=0))
+    out.gauge("sexton_cloud_pending_bytes", "Appended, and not stored and committed yet.", uploads.pending_bytes)
+    out.gauge("sexton_cloud_waiting_batches", "Batches that wait for room.", uploads.waiting_count)
+    doc = "1 while neither the store nor the metastore takes anything."
+    out.gauge("sexton_cloud_away", doc, uploads.is_away)
+    out.gauge("sexton_cloud_cache_bytes", "Kept in memory for consumers.", cloud.parts.cache.size_bytes)
+    reads = [({"from": "memory"}, stats.cache_hits_count), ({"from": "store"}, stats.cache_misses_count)]
+    out.family("sexton_cloud_reads_total", "counter", "Runs that were read, by where they were.", reads)
+    doc = "Runs that could not be read because their object is missing or damaged: data is lost."
+    out.counter("sexton_cloud_missing_objects_total", doc, stats.lost_runs_count)
+    ended = [
+        ({"operation": operation, "outcome": outcome.value}, stats.requests[operation, outcome])
+        for operation in ("put", "get", "delete")
+        for outcome in Ended
+    ]
+    out.family("sexton_cloud_requests_total", "counter", "Requests to the store.", ended)
+    moved = [({"direction": "put"}, stats.put_bytes), ({"direction": "get"}, stats.got_bytes)]
+    out.family("sexton_cloud_bytes_total", "counter", "Bytes that went to the store, and came from it.", moved)
+    doc = "How long requests to the store took that succeeded, and commits to the metastore."
+    timed = [("put", stats.puts), ("get", stats.gets), ("commit", stats.commits)]
+    taken = [({"operation": name}, one.counts, one.seconds) for name, one in timed]
+    out.histogram("sexton_cloud_seconds", doc, STORE_BOUNDS_S, taken)
+    doc = "Objects that this broker has deleted because nothing referred to them."
+    out.counter("sexton_cloud_objects_deleted_total", doc, broker.collector.deleted_count)
 
 
 def _api_name(key: int) -> str:

@@ -26,8 +26,8 @@ _HEADER = struct.Struct(">ii")
 _HEADER_TAGGED = struct.Struct(">iiB")
 
 
-class Outcome:
-    """The outcome of one partition. It carries offset -1 until the append has succeeded."""
+class PartitionAnswer:
+    """What is answered for one partition. It carries offset -1 until the append has succeeded."""
 
     __slots__ = (
         "append_time_ms",
@@ -65,7 +65,7 @@ class Outcome:
         self.append_time_ms = NO_TIMESTAMP
 
 
-Topics = Sequence[tuple[Any, str, Sequence[Outcome]]]
+Topics = Sequence[tuple[Any, str, Sequence[PartitionAnswer]]]
 """(name or id as in the response, name, outcomes)"""
 
 
@@ -128,7 +128,7 @@ def _encode_old(version: int, correlation_id: int, topics: Topics) -> bytes:
     return bytes(out)
 
 
-def _write_failure(out: bytearray, outcome: Outcome, hints: list[LeaderHint]) -> None:
+def _write_failure(out: bytearray, outcome: PartitionAnswer, hints: list[LeaderHint]) -> None:
     out += _PARTITION_V5.pack(outcome.index, outcome.code, NO_OFFSET, NO_TIMESTAMP, NO_OFFSET)
     write_varint(out, len(outcome.faults) + 1)
     for fault in outcome.faults:
@@ -151,7 +151,7 @@ def _write_text(out: bytearray, text: str) -> None:
     out += encoded
 
 
-def _write_old_messages(out: bytearray, outcome: Outcome) -> None:
+def _write_old_messages(out: bytearray, outcome: PartitionAnswer) -> None:
     out += _INT32.pack(len(outcome.faults))
     for fault in outcome.faults:
         out += _INT32.pack(fault.record)

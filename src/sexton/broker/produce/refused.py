@@ -1,12 +1,14 @@
-"""Batches refused with a retriable error, of producers for which the partition has no state.
+"""Batches refused with a retriable error, which their clients send again.
 
-A partition refuses a gap in the sequence of a producer that it knows. A producer that it does not know, because it is
-new or was silent for long, may start with any sequence, as in Kafka. But a client has several batches in flight: if the
-first is refused with a retriable error and the second is appended, the retried first one is out of order for ever, and
-the client must give up its epoch, and with it the order of its records. This happens when a leader has only just
-learned that it leads, when there are too few in-sync replicas, or when a transaction's coordinator is not ready yet. So
-a refused batch is remembered for a while, and batches after it are refused with the same error. (Kafka does so only
-while it verifies a transaction, with OUT_OF_ORDER_SEQUENCE_NUMBER, which some clients take for data loss.)
+A client has several batches in flight. If the first is refused with a retriable error and the second finds the reason
+gone, the second is a gap in the sequence: this happens when a leader has only just learned that it leads, when there
+are too few in-sync replicas, or when a transaction's coordinator is not ready yet. A partition that does not know the
+producer, because it is new or was silent for long, would append it, as in Kafka, and the first one is out of order for
+ever. One that knows the producer would answer OUT_OF_ORDER_SEQUENCE_NUMBER, as Kafka does. librdkafka takes that for
+lost records: it raises its epoch and sends again in the new one all that is not acknowledged, also to other partitions.
+What a dead leader had appended without an answer is doubled by that, because a new epoch is not compared with the one
+before. So a refused batch is remembered for a while, and batches after it are refused with the same error until it has
+come: clients then send all of them again, in order.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sexton.log.producers import SEQUENCE_MAX
+from sexton.log.producers import SEQUENCE_MAX, Producer
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Buffer
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -41,8 +43,10 @@ Place = tuple[TopicKey, int, int]
 
 class _Refused(NamedTuple):
     epoch: int
-    sequence: int
+    first: int
     """The lowest sequence that was refused."""
+    last: int
+    """The highest. The log may have the first from a former leader, and lack this one."""
     code: ErrorCode
     until_ms: int
 
@@ -65,15 +69,19 @@ class RefusedBatches:
         if producer_id < 0 or sequence < 0:
             return
         place = topic, partition, producer_id
+        last = sequence
         known = self._refused.get(place)
-        if known is not None and known.epoch == epoch and _is_after(sequence, known.sequence):
-            return
+        if known is not None and known.epoch == epoch:
+            last = sequence if _is_after(sequence, known.last) else known.last
+            if _is_after(sequence, known.first):
+                self._refused[place] = known._replace(last=last)
+                return
         now_ms = self._clock.monotonic_ms()
         self._forget(now_ms)
         self._refused.pop(place, None)  # so that the newest entry is the last
         if len(self._refused) >= KEPT_MAX:
             del self._refused[next(iter(self._refused))]
-        self._refused[place] = _Refused(epoch, sequence, code, now_ms + KEPT_MS)
+        self._refused[place] = _Refused(epoch, sequence, last, code, now_ms + KEPT_MS)
 
     def check(self, topic: TopicKey, replica: Replica, records: Buffer) -> None:
         """Raises if the batch comes after one that was refused and has not been sent again."""
@@ -86,13 +94,14 @@ class RefusedBatches:
         refused = self._refused.get(place)
         if refused is None:
             return
-        if replica.log.producers.get(producer_id) is not None or epoch != refused.epoch:
+        producer = replica.log.producers.get(producer_id)
+        if epoch != refused.epoch or _is_over(producer, refused):
             del self._refused[place]
-        elif _is_after(sequence, refused.sequence):
+        elif _leaves_gap(sequence, producer, refused):
             raise KafkaError(
                 refused.code,
-                f"{replica.topic}-{replica.partition}: producer {producer_id}: sequence {sequence} comes after "
-                f"{refused.sequence}, which was refused and has not come again",
+                f"{replica.topic}-{replica.partition}: producer {producer_id}: sequence {sequence} comes after some of "
+                f"{refused.first} to {refused.last}, which were refused and have not come again",
             )
 
     def _forget(self, now_ms: int) -> None:
@@ -102,6 +111,19 @@ class RefusedBatches:
             if now_ms < oldest.until_ms:
                 return
             del self._refused[place]
+
+
+def _is_over(producer: Producer | None, refused: _Refused) -> bool:
+    """Whether the log has all that was refused, or the producer has given it up."""
+    if producer is None or producer.epoch < refused.epoch:
+        return False
+    return producer.epoch > refused.epoch or not _is_after(refused.last, producer.last_sequence)
+
+
+def _leaves_gap(sequence: int, producer: Producer | None, refused: _Refused) -> bool:
+    if producer is None or producer.epoch < refused.epoch:
+        return _is_after(sequence, refused.first)
+    return _is_after(sequence, (producer.last_sequence + 1) & SEQUENCE_MAX)
 
 
 def _is_after(one: int, two: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from sexton.compaction import swap as steps
 from sexton.compaction.contract import NewSegment
-from sexton.compaction.swap import Contents, Outcome, RecoveryPlan
+from sexton.compaction.swap import Contents, RecoveryPlan, SwapRecovery
 from sexton.errors import EnvironmentFailure, NotALogError
 from sexton.log import swap_disk
 
@@ -83,17 +83,17 @@ def commit(partition_dir: Path, new: Sequence[NewSegment], files: Files = FILES)
         _at_once(swap_disk.carry_out(files, str(partition_dir), wanted))
 
 
-def recover(partition_dir: Path, files: Files = FILES) -> Outcome:
+def recover(partition_dir: Path, files: Files = FILES) -> SwapRecovery:
     """Completes or undoes what a crash interrupted, ours or a broker's. The caller holds the lock."""
     return _recover(partition_dir, files, "recover", steps.recover)
 
 
-def clear_staging(partition_dir: Path, files: Files = FILES) -> Outcome:
+def clear_staging(partition_dir: Path, files: Files = FILES) -> SwapRecovery:
     """Removes what a failed job staged, and undoes a swap that was not committed."""
     return _recover(partition_dir, files, "clear what was staged in", steps.clear_staging)
 
 
-def _recover(partition_dir: Path, files: Files, verb: str, decide: Callable[[Contents], RecoveryPlan]) -> Outcome:
+def _recover(partition_dir: Path, files: Files, verb: str, decide: Callable[[Contents], RecoveryPlan]) -> SwapRecovery:
     with _environment(partition_dir, verb):
         plan = decide(_contents(partition_dir, files))
         _at_once(swap_disk.carry_out(files, str(partition_dir), plan.steps))
