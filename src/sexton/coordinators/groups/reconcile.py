@@ -21,6 +21,10 @@ Whether a request failed is known only from its being full: Java's client and li
 franz-go always does when it names partitions. A partition that a member had named before, was asked to revoke, and does
 not name any more, it has revoked. (A request that was sent before and is carried out after others, over a connection
 that its client gave up, can still be taken for that. So it is in Kafka, for every request.)
+
+Known: librdkafka looks up topic names before it takes an assignment on. If it is told meanwhile to revoke what it has
+not taken on, it drops the assignment, has nothing left to do, and never confirms: it is fenced after its rebalance
+timeout, and joins again. So it is in Kafka. No partition is read by two.
 """
 
 from __future__ import annotations
