@@ -8,7 +8,8 @@ revocation, has left, or was fenced: this is what keeps two members from reading
 
 Deviation from Kafka, on the safe side: a heartbeat that names fewer partitions than the member was assigned does not
 free the others before the member was asked to revoke them. It may be about to start reading them. Kafka frees them at
-once; here that happens only when the member is joining: then it reads nothing but what it names.
+once, also when the member joins again under its id (it was fenced), which may be a late request; here that happens only
+when another process joins for it (a static member): then it reads nothing but what it names.
 
 Clients name their partitions when they join, after a request that failed, and when they have taken on another
 assignment; never otherwise. After a failed request it cannot be known from that whether they have not received a
