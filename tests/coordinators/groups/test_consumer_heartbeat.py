@@ -43,6 +43,31 @@ def test_a_heartbeat_without_news_is_answered_without_an_assignment() -> None:
     assert len(h.records) == written
 
 
+def test_another_assignment_is_told_until_it_was_named() -> None:
+    """After a request that timed out librdkafka goes on as if it had had an answer."""
+    h = Harness(t=2)
+    h.enter("a", "t")
+    h.enter("b", "t")
+    for owned in (partitions(t=range(2)), None, partitions(t=range(2)), None):
+        assert h.beat("a", 1, owned=owned).assignment == partitions(t=[0])
+    assert h.beat("a", 1, owned=partitions(t=[0])).assignment is None
+    assert h.beat("a", 2).assignment is None
+    assert h.beat("b", 2).assignment == partitions(t=[1])  # lost
+    assert h.beat("b", 2).assignment == partitions(t=[1])
+    assert h.beat("b", 2, owned=partitions(t=[1])).assignment is None
+    assert h.beat("b", 2).assignment is None
+
+
+def test_a_confirmation_that_comes_again_is_answered_again() -> None:
+    h = Harness(GroupSettings(group_consumer_assignors=("range",)), t=1, u=1)
+    h.enter("a", "t")
+    h.beat("a", 1, owned=partitions(t=[0]))
+    h.beat("a", 1, topics=("u",))
+    for _ in range(2):  # the first answer is lost
+        told = h.beat("a", 1, owned={})
+        assert (told.member_epoch, told.assignment) == (2, partitions(u=[0]))
+
+
 def test_a_full_heartbeat_is_answered_with_the_assignment() -> None:
     h = Harness(t=1)
     h.enter("a", "t")

@@ -24,7 +24,7 @@ from sexton.coordinators.groups.messages import (
     ConsumerHeartbeatAnswer,
     ConsumerHeartbeatRequest,
 )
-from sexton.coordinators.groups.reconcile import check_state, held_again, is_subset, named_of, reconcile
+from sexton.coordinators.groups.reconcile import check_state, has_taken, held_again, is_subset, named_of, reconcile
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import metadata_hash
 from sexton.coordinators.patterns import compile_pattern
@@ -125,7 +125,12 @@ class ConsumerProtocol:
             after = self._tell_again(group, again)
         config = core.config_of(group.group)
         self._expect_heartbeat(group, member_id, config.consumer_session_timeout_ms)
-        has_news = request.is_full or after.assigned != before.assigned
+        is_changed = after.assigned != before.assigned
+        if has_taken(after, request.owned):
+            group.untaken.discard(member_id)
+        elif is_changed and not request.is_full:
+            group.untaken.add(member_id)
+        has_news = request.is_full or is_changed or member_id in group.untaken
         return ConsumerHeartbeatAnswer(
             member_id,
             after.epoch,

@@ -25,7 +25,8 @@ that its client gave up, can still be taken for that. So it is in Kafka, for eve
 
 Known: librdkafka looks up topic names before it takes an assignment on. If it is told meanwhile to revoke what it has
 not taken on, it drops the assignment, has nothing left to do, and never confirms: it is fenced after its rebalance
-timeout, and joins again. So it is in Kafka. No partition is read by two.
+timeout, and joins again. It learns of that with its next heartbeat: until then it reads what it had not to revoke,
+which others may have by now. So it is in Kafka.
 """
 
 from __future__ import annotations
@@ -159,3 +160,8 @@ def is_subset(owned: Partitions | None, assigned: Mapping[uuid.UUID, frozenset[i
     if owned is None:
         return False
     return all(numbers <= assigned.get(topic_id, EMPTY) for topic_id, numbers in owned.items())
+
+
+def has_taken(member: ConsumerMember, owned: Partitions | None) -> bool:
+    """Whether the member says that it owns what it is assigned, no less and no more."""
+    return owned is not None and is_subset(owned, member.assigned) and is_subset(member.assigned, owned)
