@@ -451,7 +451,10 @@ class Broker:
             if controller is None or controller.broker_id != self.config.node_id or not self.lease_is_valid():
                 continue
             try:
+                await self.compaction.compactors.remove_dead()
                 await collector.step(settings)
+            except MetastoreUnavailableError as error:
+                logger.debug("compactors that are dead stay for now: %s", error)
             except Exception as bug:
                 self.supervisor.survived(bug, "collecting objects")
 

@@ -83,6 +83,21 @@ async def test_a_compactor_that_was_killed_counts_no_longer_when_its_lease_has_r
     assert live.count == 0
 
 
+async def test_a_compactor_that_is_dead_is_removed_and_one_that_renewed_meanwhile_is_not() -> None:
+    """Though it was the only one: what it had registered would never be collected."""
+    metastore, clock = InProcessMetastore(), Hands()
+    await metastore.open_cluster(CLUSTER)
+    live = LiveCompactors(metastore, cast(Any, clock))
+    for compactor_id, name in ((ONE, "one"), (OTHER, "other")):
+        await metastore.register_compactor(CompactorRow(compactor_id, name, LEASE_MS, 0))
+    await watch(live, clock, 2 * LEASE_MS)
+    await metastore.renew_compactor(OTHER)
+    await live.remove_dead()
+    assert [row.name for row in await metastore.read_compactors()] == ["other"]
+    await watch(live, clock, LOOK_MS)
+    assert live.count == 1
+
+
 async def test_while_the_metastore_is_away_nobody_is_taken_for_dead() -> None:
     metastore, clock = InProcessMetastore(), Hands()
     await metastore.open_cluster(CLUSTER)

@@ -1,18 +1,23 @@
 """How many compactors are alive: those that are registered and that this broker has seen renew their leases.
 
 A compactor that is killed cannot unregister, and if it was the only one, no other compactor removes it. So each broker
-watches for itself, and only displays the result. Nothing is decided by it.
+watches for itself. The controller removes those that are dead where there are cloud topics: objects that they had
+registered, and will not commit, can be collected then.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
+from contextlib import suppress
 from typing import Final
 
 from sexton.metadata.leases import CountWatch
 from sexton.ports.clock import Clock
-from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.ports.metastore import MetastoreUnavailableError, StaleError
 from sexton.ports.work_queue import CompactorRow, WorkQueue
+
+logger = logging.getLogger(__name__)
 
 LOOK_MS: Final = 5_000
 """A third of a compactor's lease: a watcher that looks less often sees none expire (`metadata.leases.BLIND_SHARE`)."""
@@ -44,4 +49,15 @@ class LiveCompactors:
         """Number of live compactors; None if the metastore has not responded yet."""
         if self._rows is None:
             return None
-        return sum(not self._watch.stands_still(row.compactor_id, row.lease_ms) for row in self._rows)
+        return len(self._rows) - len(self._dead())
+
+    async def remove_dead(self) -> None:
+        """Raises MetastoreUnavailableError. One that has renewed its lease since the last look stays."""
+        for row in self._dead():
+            logger.warning("compactor %s (%s) has not renewed its lease: it is removed", row.compactor_id, row.name)
+            with suppress(StaleError):
+                await self._queue.remove_compactor(row.compactor_id, row.renewals_count)
+            self._rows = [one for one in self._rows or () if one.compactor_id != row.compactor_id]
+
+    def _dead(self) -> list[CompactorRow]:
+        return [row for row in self._rows or () if self._watch.stands_still(row.compactor_id, row.lease_ms)]
