@@ -19,11 +19,18 @@ from tests.cloud.worlds import CLUSTER, NOW_MS, Forgetful, Host
 COMPACTED = TopicConfig(cleanup_policy=frozenset({"compact"}))
 
 
+class Still(SystemClock):
+    """The time at which plans are made."""
+
+    def now_ms(self) -> int:
+        return NOW_MS
+
+
 class Leveler:
     def __init__(self, host: Host, *, l1_bytes: int = L1_BYTES, settings: Mapping[str, str] | None = None) -> None:
         self.metastore = cast(Any, Forgetful(host.world))
         self.engine = ReferenceCloudEngine(host.objects)
-        self.jobs = CloudJobs(self.metastore, host.objects, self.engine, SystemClock(), random.Random(3))
+        self.jobs = CloudJobs(self.metastore, host.objects, self.engine, Still(), random.Random(3))
         self.writer = Writer(CLUSTER, COMPACTOR)
         self.host = host
         self._l1_bytes = l1_bytes

@@ -14,6 +14,8 @@ import pytest
 
 from sexton.adapters.clock import SystemClock
 from sexton.compaction.cloud_due import DueLimits, due_work
+from sexton.compactor.cloud.future import FutureTimes
+from sexton.compactor.cloud.jobs import TOO_LATE
 from sexton.compactor.cloud.reference import ReferenceCloudEngine
 from sexton.compactor.cloud.work import CloudWorker
 from sexton.compactor.schedule import Lane, Limits
@@ -451,6 +453,55 @@ def test_a_record_is_compacted_within_max_compaction_lag_of_both_levels_together
     assert kinds(l1_bytes=100, dirty_bytes=1, dirty_since_ms=969_999) == [CloudWork.COMPACT]
     assert kinds(l1_bytes=100, dirty_bytes=1, dirty_since_ms=970_000) == []
     assert lag.max_compaction_lag_ms != INT64_MAX
+
+
+def test_a_compaction_that_took_too_long_tells_of_no_horizon_that_has_passed_and_is_given_more_time() -> None:
+    """C8: who has read a value before the commit finds its tombstone after it."""
+
+    async def work(one: Broker, machine: Machine, _: Machine) -> None:
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        await one.append(keyed(b"k", b"v"), keyed(b"k", None), keyed(b"other", b"v"))
+        await one.host.world.fence(1)
+        await machine.turn(Lane.LEVEL)
+
+        async def a_minute_passes() -> None:
+            machine.clock.offset_ms += 60_000
+
+        machine.engine.meanwhile = a_minute_passes
+        await machine.turn(Lane.SMALL)
+        assert (await machine.outcomes())[-1] == (CloudWork.COMPACT, TOO_LATE)
+        assert (await one.host.world.row()).compaction_epoch == 0
+        machine.engine.meanwhile = a_minute_passes
+        await machine.turn(Lane.SMALL)
+        assert (await machine.outcomes())[-1] == (CloudWork.COMPACT, "committed")
+        row = await one.host.world.row()
+        assert row.horizon_ms >= machine.clock.now_ms() + 20_000
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        assert records(await one.read_all()) == [(1, b"k", None), (2, b"other", b"v")]
+
+    with_machines(work, **{"delete.retention.ms": "0"})
+
+
+def test_a_time_that_a_fast_clock_wrote_delays_leveling_only_as_long_as_any_other() -> None:
+    """A broker's clock was a day ahead when it wrote: for that day nothing was leveled."""
+    config = TopicConfig(cleanup_policy=frozenset({"compact"}), max_compaction_lag_ms=HOUR_MS)
+    later_ms = NOW_MS + 24 * HOUR_MS
+    waiting = {"l0_bytes": 5, "l0_extents_count": 9, "stable_offset": 9, "l1_bytes": 100, "dirty_bytes": 1}
+    ahead = row_of(A, l0_since_ms=later_ms, dirty_since_ms=later_ms, **waiting)
+    future = FutureTimes()
+
+    def due(row: CloudPartitionRow, now_ms: int) -> set[int]:
+        (corrected,) = future.corrected([row], now_ms)
+        return {one.key.broker_id for one in due_work(corrected, "t", config, now_ms, DueLimits())}
+
+    assert due(ahead, NOW_MS) == set()
+    assert due(ahead, NOW_MS + 299_000) == set()
+    assert due(ahead, NOW_MS + 300_000) == {CloudWork.LEVEL}
+    assert due(ahead, NOW_MS + HOUR_MS) == {CloudWork.LEVEL, CloudWork.COMPACT}
+    assert due(replace(ahead, l0_since_ms=NOW_MS + 30 * HOUR_MS), NOW_MS + HOUR_MS) == {CloudWork.COMPACT}
+    assert due(replace(ahead, l0_since_ms=NOW_MS), NOW_MS + 299_000) == set(), "no time here is changed"
 
 
 def test_a_lane_of_its_own_keeps_leveling_from_waiting_for_compactions() -> None:

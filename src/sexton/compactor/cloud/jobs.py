@@ -15,6 +15,7 @@ from typing import Final
 
 from sexton.cloud.patience import until_known
 from sexton.compaction.due import Leftovers
+from sexton.compaction.fates import START_HORIZON, count
 from sexton.compaction.watermarks.replica import Pair
 from sexton.compactor.cloud.engine import CloudEngine
 from sexton.compactor.cloud.plans import Compacted, Output, PartitionPlan, Writer, WrittenL1, extent_of, group
@@ -45,6 +46,9 @@ WHY: Final = {
 }
 
 
+TOO_LATE: Final = "refused: the job took so long that tombstones could have gone as soon as it was known (C8)"
+
+
 @dataclass(slots=True)
 class Done:
     """What became of one partition."""
@@ -54,6 +58,7 @@ class Done:
     """Why nothing was committed; empty if it was."""
     is_refused: bool = False
     """The work was done, and was for nothing: another was first. It is not this partition's fault."""
+    is_late: bool = False
     bytes_after: int = 0
     fates: dict[str, int] = field(default_factory=dict)
 
@@ -167,6 +172,14 @@ class CloudJobs:
             return
         written = [one.written for one in objects.values()]
         now_ms = self._clock.now_ms()
+        late = [number for number in numbers if _is_too_late(plans[number], made[number], now_ms)]
+        if late:
+            for number in numbers:
+                done[number].error, done[number].is_refused = TOO_LATE, True
+                self.wasted_bytes += plans[number].size_bytes
+            for number in late:
+                done[number].is_late = True
+            return
         told = await self._known(lambda: self._metastore.commit_compactions(ids.owner, written, changes, now_ms))
         ids.committed |= objects.keys()
         for number, change, outcome in zip(numbers, changes, told, strict=True):
@@ -268,6 +281,13 @@ def replacement_of(plan: PartitionPlan, made: Compacted) -> Replacement:
         bound=0 if terms is None else terms.bound,
         horizon_ms=plan.row.horizon_ms if terms is None else _horizon_ms(plan, made),
     )
+
+
+def _is_too_late(plan: PartitionPlan, made: Compacted, now_ms: int) -> bool:
+    """Who has read a value in the map of before must find the tombstone in the next one."""
+    if plan.terms is None or not count(made.fates, START_HORIZON):
+        return False
+    return now_ms > plan.commit_by_ms
 
 
 def _horizon_ms(plan: PartitionPlan, made: Compacted) -> int:

@@ -13,9 +13,8 @@ from typing import Final
 from sexton.compaction.cloud_due import MERGE_BYTES, MERGE_RUNS, overdue_ms
 from sexton.compaction.eligibility import SegmentSummary, cleanable_bound
 from sexton.compaction.terms import Terms
-from sexton.compactor.cloud.plans import L1_BYTES, PartitionPlan
+from sexton.compactor.cloud.plans import HORIZON_MS_MIN, L1_BYTES, PartitionPlan
 from sexton.ports.cloud import (
-    VIEW_AGE_MS_MAX,
     AbortedRow,
     CloudPartitionRow,
     CloudStore,
@@ -48,9 +47,16 @@ async def plan_level(metastore: CloudStore, key: PartitionId, topic: str) -> Par
 
 
 async def plan_compaction(
-    metastore: CloudStore, key: PartitionId, topic: str, settings: dict[str, str], config: TopicConfig, now_ms: int
+    metastore: CloudStore,
+    key: PartitionId,
+    topic: str,
+    settings: dict[str, str],
+    config: TopicConfig,
+    now_ms: int,
+    slack_ms: int = 0,
 ) -> PartitionPlan | None:
-    """L1 from the start up to the bound: the leveled offset, or the first extent that min.compaction.lag.ms forbids."""
+    """L1 from the start up to the bound: the leveled offset, or the first extent that min.compaction.lag.ms forbids.
+    `slack_ms` is how long the job may take."""
     found = await _read(metastore, key, lambda row: row.start_offset, lambda row: row.leveled_offset, Level.L1)
     if found is None or not config.compacts:
         return None
@@ -67,7 +73,7 @@ async def plan_compaction(
         terms=Terms(
             now_ms=now_ms,
             bound=bound,
-            delete_retention_ms=max(config.delete_retention_ms, 2 * VIEW_AGE_MS_MAX),  # C8
+            delete_retention_ms=max(config.delete_retention_ms, HORIZON_MS_MIN + slack_ms),  # C8
             mtro=OFFSET_MAX,
             mxro=OFFSET_MAX,
             settle_below=bound,

@@ -13,7 +13,15 @@ from typing import Final, NamedTuple
 
 from sexton.compaction.terms import Terms
 from sexton.errors import SextonError
-from sexton.ports.cloud import AbortedRow, CloudPartitionRow, Extent, Level, ObjectId, WrittenObject
+from sexton.ports.cloud import (
+    VIEW_AGE_MS_MAX,
+    AbortedRow,
+    CloudPartitionRow,
+    Extent,
+    Level,
+    ObjectId,
+    WrittenObject,
+)
 from sexton.records.objects import Run
 from sexton.types import PartitionId
 
@@ -22,6 +30,9 @@ L1_BYTES: Final = 64 << 20
 
 ATTEMPTS_MAX: Final = 4
 """Ids that are registered for each output: an attempt that was given up may still be writing under its own."""
+
+
+HORIZON_MS_MIN: Final = 2 * VIEW_AGE_MS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +66,18 @@ class PartitionPlan:
     @property
     def size_bytes(self) -> int:
         return sum(extent.size_bytes for extent in self.extents)
+
+    @property
+    def planned_ms(self) -> int:
+        assert self.terms is not None
+        return self.terms.now_ms
+
+    @property
+    def commit_by_ms(self) -> int:
+        """Horizons that this plan starts are to be known for HORIZON_MS_MIN before they pass (C8): by the clock that it
+        was made by, the last moment to commit what starts one."""
+        assert self.terms is not None
+        return self.planned_ms + self.terms.delete_retention_ms - HORIZON_MS_MIN
 
     @property
     def first_dirty_offset(self) -> int:

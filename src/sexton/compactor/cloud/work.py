@@ -15,6 +15,7 @@ from typing import Final
 
 from sexton.compaction.cloud_due import LEVEL_MS, DueLimits, due_work
 from sexton.compactor.cloud.engine import CloudEngine
+from sexton.compactor.cloud.future import FutureTimes
 from sexton.compactor.cloud.jobs import CloudJobs, Done
 from sexton.compactor.cloud.planning import plan_compaction, plan_level, plan_merge, why_not
 from sexton.compactor.cloud.plans import L1_BYTES, PartitionPlan, Writer
@@ -35,6 +36,12 @@ NO_BROKER: Final = -1
 """A compactor sees a topic's settings as a broker without a file of its own."""
 
 Planning = Callable[[PartitionId, WorkRow], Awaitable[PartitionPlan | None]]
+
+
+SLACK_MS_MIN: Final = 10_000
+SLOWEST_BYTES_PER_MS: Final = 2_000
+"""How long a compaction may take until what it says of delete horizons is refused: ten seconds, and as long as two
+megabytes a second need. One that takes longer is given twice its time, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,9 @@ class CloudWorker:
         self._view = ClusterView()
         self._cluster_id = cluster_id
         self._published: set[WorkKey] = set()
+        self._future = FutureTimes()
+        self._slack_ms: dict[PartitionId, int] = {}
+        """Of partitions whose last job took longer than it had been given."""
 
     @property
     def wasted_bytes(self) -> int:
@@ -79,7 +89,7 @@ class CloudWorker:
         limits = DueLimits(level_ms=self._setting("cloud.level.ms", LEVEL_MS))
         now_ms = self._clock.now_ms()
         due: list[WorkRow] = []
-        for row in await self._metastore.read_cloud_partitions():
+        for row in self._future.corrected(await self._metastore.read_cloud_partitions(), now_ms):
             topic = self._view.topic_by_id(row.topic_id)
             if topic is not None:
                 due += due_work(row, topic.name, self.config_of(topic.name), now_ms, limits)
@@ -152,11 +162,17 @@ class CloudWorker:
             return ended
         logger.info("compacting %d partitions, %d bytes", len(planned), sum(plan.size_bytes for _, plan in planned))
         done = await self._jobs.compact([plan for _, plan in planned], writer)
+        for one in done:
+            self._slack_ms.pop(one.plan.key, None)
+            if one.is_late:
+                self._slack_ms[one.plan.key] = 2 * (self._clock.now_ms() - one.plan.planned_ms)
         return ended + [CloudEnded(row, CloudWork.COMPACT, one) for (row, _), one in zip(planned, done, strict=True)]
 
     async def _plan_compaction(self, key: PartitionId, row: WorkRow) -> PartitionPlan | None:
         config, now_ms = self.config_of(row.topic), self._clock.now_ms()
-        plan = await plan_compaction(self._metastore, key, row.topic, self._settings_of(row.topic), config, now_ms)
+        slack_ms = max(self._slack_ms.get(key, 0), SLACK_MS_MIN + row.total_bytes // SLOWEST_BYTES_PER_MS)
+        settings = self._settings_of(row.topic)
+        plan = await plan_compaction(self._metastore, key, row.topic, settings, config, now_ms, slack_ms)
         if plan is None or row.is_requested:
             return plan
         reason = why_not(plan, config, now_ms)
