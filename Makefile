@@ -43,10 +43,11 @@ reproduce: ## Four corruptions by compaction, on real Apache Kafka and on Sexton
 	@$(BIN)/sexton reproduce --all --report build/reproduce.html
 
 .PHONY: simulate
-simulate: ## Whole clusters under virtual time: 250 seeds, and rules broken on purpose that must be found
+simulate: ## Whole clusters under virtual time: 300 seeds, and rules broken on purpose that must be found
 	@scripts/setup test
 	@$(BIN)/sexton simulate --seeds 200
 	@$(BIN)/sexton simulate --seeds 50 --profile cloud
+	@$(BIN)/sexton simulate --seeds 50 --profile leveled
 	@$(BIN)/python -m pytest -m soak tests/simulate
 
 .PHONY: judge

@@ -46,8 +46,8 @@ class Scene:
         trace = Trace(loop)
         agreement = Agreement(trace)
         store = StorePlan.draw(random.Random(1))
-        cluster: Any = SimpleNamespace(metastore=self.metastore, objects=self.objects, store=store, nodes={})
-        self.judge = CloudJudge(cluster, agreement, self.history, trace, TransactionJudge(self.history))
+        cluster: Any = SimpleNamespace(metastore=self.metastore, objects=self.objects, store=store, nodes={}, loop=loop)
+        self.judge = CloudJudge(cluster, agreement, self.history, trace, TransactionJudge(self.history), {})
         self._agreement = agreement
         self.do("open_cluster", CLUSTER)
         row = self.do("register_broker", broker(1), None)

@@ -11,7 +11,8 @@ code that wrote them:
   *ledger* of the partition: from then on it stays (rule 2). Each batch passes by the judge of transactions (rule 8);
   stable offsets and aborted lists must be what the batches say;
 - what a leader serves is committed: no high watermark lies above the metastore's end (rule 1), or moves back (rule 7);
-- what waits in a broker's memory is bounded (C11).
+- what waits in a broker's memory is bounded (C11);
+- what compactors make of a partition means what was committed (`leveled_checks`; C5, C7, C8).
 
 That nothing is skipped when an object cannot be read (C12), and all that clients are promised, is seen by what clients
 see: cloud topics are written and read by the same clients as all others.
@@ -20,7 +21,7 @@ see: cloud topics are written and read by the same clients as all others.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -33,9 +34,12 @@ from sexton.ports.object_names import parse_key
 from sexton.records import batch as batches
 from sexton.records.batch import Batch, ControlType
 from sexton.simulate import snapshots
+from sexton.simulate.clock import START_MS
 from sexton.simulate.cluster import Node, SimulatedCluster
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History
+from sexton.simulate.leveled_checks import LeveledLog, Topic
+from sexton.simulate.loop import MS
 from sexton.simulate.metastore import READS
 from sexton.simulate.observe import Agreement
 from sexton.simulate.snapshots import CloudSnapshot
@@ -95,7 +99,9 @@ class CloudJudge:
         history: History,
         trace: Trace,
         transactions: TransactionJudge,
+        topics: Mapping[str, Topic],
     ) -> None:
+        """`topics` are those whose settings are known; of others nothing is compacted."""
         assert cluster.objects is not None
         assert cluster.store is not None
         self._cluster = cluster
@@ -104,6 +110,7 @@ class CloudJudge:
         self._history = history
         self._trace = trace
         self._transactions = transactions
+        self._topics = topics
         settings = cluster.store.settings
         self._grace = max(GRACE_ROUNDS_MIN, -(-settings["cloud.delete.delay.ms"] // settings["cloud.gc.round.ms"]))
         self._pending_bytes_max = settings["cloud.pending.bytes.max"]
@@ -111,6 +118,7 @@ class CloudJudge:
         self._known: dict[ObjectId, ObjectRow] = {}
         """Every object that ever had a row, as it was last."""
         self._ledgers: dict[PartitionId, CloudLedger] = {}
+        self.leveled: dict[PartitionId, LeveledLog] = {}
         self._contents: dict[str, bytes] = {}
         """What was put under each key."""
         self._seen: dict[tuple[str, PartitionId, int], int] = {}
@@ -168,7 +176,7 @@ class CloudJudge:
         if ledger.end_offset < row.end_offset:
             for extent in tables.extents.get(key, ()):
                 if extent.base_offset >= ledger.end_offset:
-                    self._take(place, ledger, extent)
+                    self._take(key, ledger, extent)
             if ledger.end_offset != row.end_offset:
                 raise SimulationFailure("C5", f"{place} ends at {row.end_offset}, its batches at {ledger.end_offset}")
         self._history.starts(place, row.start_offset, row.end_offset)
@@ -185,8 +193,29 @@ class CloudJudge:
                 raise SimulationFailure(
                     "rule 8", f"the transaction that {place}@{marker} aborts is {expected}, not {told.get(marker)}"
                 )
+        if row.leveled_offset:
+            self._check_leveled(key, row, tables)
 
-    def _take(self, place: TopicPartition, ledger: CloudLedger, extent: Extent) -> None:
+    def _check_leveled(self, key: PartitionId, row: CloudPartitionRow, tables: CloudTables) -> None:
+        place = self._place(key)
+        where = f"{place[0]}-{place[1]}"
+        self._history.settled(place, row.leveled_offset)
+        self.leveled[key].check(
+            where,
+            row,
+            tables.extents.get(key, ()),
+            self._topics.get(place[0], Topic()),
+            lambda extent: self._batches(extent, where),
+            self._now_ms,
+        )
+
+    @property
+    def _now_ms(self) -> int:
+        return START_MS + self._cluster.loop.now_ns // MS
+
+    def _take(self, key: PartitionId, ledger: CloudLedger, extent: Extent) -> None:
+        place = self._place(key)
+        leveled = self.leveled.setdefault(key, LeveledLog())
         where = f"{place[0]}-{place[1]}@{extent.base_offset}"
         if extent.base_offset != ledger.end_offset:
             raise SimulationFailure("C5", f"{where}: an extent after {ledger.end_offset}")
@@ -194,6 +223,7 @@ class CloudJudge:
             if batch.base_offset != ledger.end_offset:
                 raise SimulationFailure("C5", f"{where}: the batch after {ledger.end_offset} has {batch.base_offset}")
             ledger.add(batch)
+            leveled.add(batch, self._now_ms)
             self._transactions.committed(place, batch)
         if ledger.end_offset != extent.end_offset:
             raise SimulationFailure(
@@ -316,6 +346,20 @@ class CloudJudge:
             for one in snapshots.led_in_cloud(node)
             if one.last_stable_offset < one.high_watermark
         ]
+
+    def unleveled(self) -> list[str]:
+        """Liveness: all of L0 becomes L1, and all of a compacted topic is compacted."""
+        if self._tables is None:
+            return []
+        missing: list[str] = []
+        for key, row in self._tables.partitions.items():
+            if key not in self._agreement.cloud_rows or key[0] not in self._agreement.topics:
+                continue
+            if row.leveled_offset < row.end_offset:
+                missing.append(
+                    f"{self._place(key)} ends at {row.end_offset}, and is leveled up to {row.leveled_offset}"
+                )
+        return missing
 
     def uncollected(self) -> list[str]:
         """Liveness: what is garbage goes, and what deleted topics had."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sexton.adapters.metastore.inprocess import InProcessMetastore
 from sexton.broker.broker import Broker
@@ -58,6 +58,8 @@ class StorePlan:
     median_ns: int
     p99_factor: float
     settings: Mapping[str, int]
+    leveling: Mapping[str, int] = field(default_factory=dict)
+    """What compactors are told at run time."""
 
     @staticmethod
     def draw(rng: random.Random) -> StorePlan:

@@ -182,20 +182,23 @@ class CompactionJudge:
         self._checked[node, key] = state
 
     def check_acknowledged(self, history: History, place: TopicPartition, key: PartitionId) -> None:
-        """Rule 1: what a producer was promised was committed, at that offset."""
-        truth = self.truths.get(key) or Truth()
-        known = {identity(record): offset for offset, record in truth.records.items()}
-        for write in history.acknowledged(place):
-            for index, value in enumerate(write.values):
-                offset = known.get(value)
-                if history.may_be_lost(write, write.base_offset + index if write.base_offset >= 0 else -1):
-                    continue
-                if write.acks == -1 and offset is None:
-                    raise SimulationFailure("rule 1", f"{value!r} was acknowledged at {_name(place)}, and is lost")
-                if offset is not None and write.base_offset >= 0 and offset != write.base_offset + index:
-                    raise SimulationFailure(
-                        "rule 2", f"{value!r} was acknowledged at {write.base_offset + index}, but is at {offset}"
-                    )
+        check_acknowledged(self.truths.get(key) or Truth(), history, place)
+
+
+def check_acknowledged(truth: Truth, history: History, place: TopicPartition) -> None:
+    """Rule 1: what a producer was promised was committed, at that offset."""
+    known = {identity(record): offset for offset, record in truth.records.items()}
+    for write in history.acknowledged(place):
+        for index, value in enumerate(write.values):
+            offset = known.get(value)
+            if history.may_be_lost(write, write.base_offset + index if write.base_offset >= 0 else -1):
+                continue
+            if write.acks == -1 and offset is None:
+                raise SimulationFailure("rule 1", f"{value!r} was acknowledged at {_name(place)}, and is lost")
+            if offset is not None and write.base_offset >= 0 and offset != write.base_offset + index:
+                raise SimulationFailure(
+                    "rule 2", f"{value!r} was acknowledged at {write.base_offset + index}, but is at {offset}"
+                )
 
 
 def check_records(where: str, truth: Truth, batches: list[Batch]) -> None:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError
 from sexton.compaction.contract import Committed, PassResult, Plan
 from sexton.compactor.brokers import Brokers
+from sexton.compactor.cloud.engine import Register
+from sexton.compactor.cloud.plans import Compacted, Output, PartitionPlan, Writer, WrittenL1
+from sexton.compactor.cloud.reference import ReferenceCloudEngine
+from sexton.compactor.cloud.work import CloudWorker
 from sexton.compactor.engine import PlanOutcome
 from sexton.compactor.engines.reference import ReferenceEngine
 from sexton.compactor.schedule import Limits
 from sexton.compactor.worker import Compactor
+from sexton.errors import SextonError
+from sexton.ports.cloud import LeveledPartition, Outcome, Owner, Replacement, WrittenObject
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import Metastore
 from sexton.ports.network import Network
+from sexton.ports.objects import ObjectStore
 from sexton.protocol.private import RefusedError
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import Process
+from sexton.simulate.metastore import MetastoreService, SimulatedMetastore
 from sexton.simulate.trace import Trace
 
 if TYPE_CHECKING:
@@ -54,6 +62,67 @@ class _SlowEngine(ReferenceEngine):
         outcomes = await super().run(plans)
         await asyncio.sleep(self._job_ms_max * self._rng.random() / 2000)
         return outcomes
+
+
+class _SlowCloudEngine(ReferenceCloudEngine):
+    """The same of cloud partitions."""
+
+    def __init__(self, store: ObjectStore, job_ms_max: int, rng: random.Random) -> None:
+        super().__init__(store)
+        self._job_ms_max = job_ms_max
+        self._rng = rng
+
+    async def level(
+        self, plans: Sequence[PartitionPlan], outputs: Sequence[Output], register: Register, writer: Writer
+    ) -> list[WrittenL1 | SextonError]:
+        await asyncio.sleep(self._job_ms_max * self._rng.random() / 2000)
+        made = await super().level(plans, outputs, register, writer)
+        await asyncio.sleep(self._job_ms_max * self._rng.random() / 2000)
+        return made
+
+    async def compact(self, plans: Sequence[PartitionPlan], register: Register, writer: Writer) -> list[Compacted]:
+        await asyncio.sleep(self._job_ms_max * self._rng.random() / 2000)
+        made = await super().compact(plans, register, writer)
+        await asyncio.sleep(self._job_ms_max * self._rng.random() / 2000)
+        return made
+
+
+class _RepeatingMetastore(SimulatedMetastore):
+    """Rule 10 of cloud partitions: what was committed is committed again, at once or much later. The judge looks at the
+    tables after each."""
+
+    def __init__(
+        self,
+        service: MetastoreService,
+        process: Process,
+        host_name: str,
+        repeat_probability: float,
+        rng: random.Random,
+    ) -> None:
+        super().__init__(service, process, host_name)
+        self._repeat_probability = repeat_probability
+        self._rng = rng
+        self._repeats: list[Callable[[], Awaitable[object]]] = []
+
+    async def commit_level(
+        self, owner: Owner, objects: Sequence[WrittenObject], partitions: Sequence[LeveledPartition], now_ms: int
+    ) -> Sequence[Outcome]:
+        await self._repeat()
+        commit = super().commit_level
+        self._repeats.append(lambda: commit(owner, objects, partitions, now_ms))
+        return await commit(owner, objects, partitions, now_ms)
+
+    async def commit_compactions(
+        self, owner: Owner, objects: Sequence[WrittenObject], replacements: Sequence[Replacement], now_ms: int
+    ) -> Sequence[Outcome]:
+        await self._repeat()
+        commit = super().commit_compactions
+        self._repeats.append(lambda: commit(owner, objects, replacements, now_ms))
+        return await commit(owner, objects, replacements, now_ms)
+
+    async def _repeat(self) -> None:
+        if self._repeats and self._rng.random() < self._repeat_probability:
+            await self._rng.choice(self._repeats)()
 
 
 class _RepeatingBrokers(Brokers):
@@ -131,15 +200,22 @@ class CompactorHost:
         cluster, plan = self._cluster, self.plan
         metastore = cluster.metastore.of(process, plan.name)
         network = cluster.fabric.of(process, plan.name)
+        clock = SimulatedClock(WallClock(rng.randint(-1000, 1000)), process, self._loop)
+        cloud: CloudWorker | None = None
+        if cluster.objects is not None:
+            repeating = _RepeatingMetastore(cluster.metastore, process, plan.name, plan.repeat_probability, rng)
+            store = cluster.objects.of(process, plan.name)
+            cloud = CloudWorker(repeating, store, _SlowCloudEngine(store, plan.job_ms_max, rng), clock, rng)
         compactor = Compactor(
             metastore=metastore,
             brokers=_RepeatingBrokers(network, metastore, process.name, plan.repeat_probability, rng),
             engine=_SlowEngine(
                 lambda broker_id: cluster.node_of(broker_id).volume.of(process, self._loop), plan.job_ms_max, rng
             ),
-            clock=SimulatedClock(WallClock(rng.randint(-1000, 1000)), process, self._loop),
+            clock=clock,
             rng=rng,
             limits=Limits(),
             name=process.name,
+            cloud=cloud,
         )
         await compactor.run()

@@ -272,6 +272,8 @@ def find_changed_reads(place: TopicPartition, log: FoundLog, history: History) -
     """What a consumer was given once is there for good."""
     for offset, value in history.reads.get(place, {}).items():
         if offset >= log.start_offset and log.values.get(offset) != value:
+            if offset not in log.values and history.is_settled(history.written[value], offset):
+                continue
             return SimulationFailure("rule 1", f"{place}@{offset} was {value!r} when it was read, and is gone")
     return None
 
@@ -286,6 +288,8 @@ def find_lost(place: TopicPartition, log: FoundLog, history: History) -> Simulat
             offset = where.get(value)
             promised = write.base_offset + index if write.base_offset >= 0 else None
             if history.may_be_lost(write, -1 if promised is None else promised):
+                continue
+            if offset is None and history.is_settled(write, -1 if promised is None else promised):
                 continue
             if (
                 offset is None
@@ -347,7 +351,13 @@ def undelivered(
         start_offset = history.start_bounds.get(place, 0)
         end_offset = history.lost_from(place)  # a group may stand above it, where there is something else now
         kept = range(start_offset, max(reads, default=0) + 1 if end_offset is None else end_offset)
-        lacking = [offset for offset in reads if offset in kept and offset not in delivered.get(place, set())]
+        lacking = [
+            offset
+            for offset, value in reads.items()
+            if offset in kept
+            and offset not in delivered.get(place, set())
+            and not history.is_settled(history.written.get(value), offset)
+        ]
         if lacking:
             missing.append(f"the group was never given {place}@{min(lacking)} and {len(lacking) - 1} others")
     return missing

@@ -96,6 +96,8 @@ class History:
     deleting_all: list[TopicPartition] = field(default_factory=list)
     """Somebody has asked for everything below the high watermark to be deleted, wherever that is when it is carried
     out, and has not been told: once for each who asked."""
+    settled_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    """Of cloud topics: below, records of aborted transactions are gone, as no broker has them in its way any more."""
     cloud_topics: frozenset[str] = frozenset()
     """Of which a broker may have to load what is asked for."""
     dropped_topics: set[str] = field(default_factory=set)
@@ -209,6 +211,20 @@ class History:
         ended is told once."""
         losses = self.losses.get(write.place)
         return losses is not None and write.started_ns <= losses[-1].at_ns
+
+    def settled(self, place: TopicPartition, leveled_offset: int) -> None:
+        self.settled_offsets[place] = max(self.settled_offsets.get(place, 0), leveled_offset)
+
+    def is_settled(self, write: Write | None, offset: int) -> bool:
+        """Whether leveling has taken a record away, as it must: by its marker its transaction was aborted. An offset
+        that nobody was told (-1) may be any."""
+        transaction = None if write is None else write.transaction
+        return (
+            write is not None
+            and transaction is not None
+            and transaction.fates.get(write.place) is False
+            and offset < self.settled_offsets.get(write.place, 0)
+        )
 
     def is_gone(self, place: TopicPartition) -> bool:
         """Its topic is deleted, or about to be."""

@@ -63,10 +63,15 @@ class Profile(StrEnum):
     CLOUD = "cloud"
     """Topics that live in an object store, some beside local ones, most with transactions. Never drawn: it is asked
     for."""
+    LEVELED = "leveled"
+    """The same, with compactors at work on them. Never drawn either."""
 
 
 SMALL = (Profile.TRANSACTIONS, Profile.COMPACTION)
 """Profiles with small records."""
+
+
+IN_CLOUD = (Profile.CLOUD, Profile.LEVELED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +252,11 @@ def make_plan(
     formats = random.Random(f"{seed}:formats")
     topics = _varied(formats, _topics(rng, brokers_count, profile, is_independent), is_independent)
     topics = _unclean(random.Random(f"{seed}:unclean"), topics)
-    is_cloud = profile is Profile.CLOUD
+    is_cloud = profile in IN_CLOUD
     if is_cloud:
         topics = _in_cloud(random.Random(f"{seed}:cloud"), topics)
+    if profile is Profile.LEVELED:
+        topics = _compacted_in_cloud(random.Random(f"{seed}:leveled"), topics)
     writers = [writer_format(formats, writer) for writer in _writers(rng, topics, profile)]
     transactors = _transactors(random.Random(f"{seed}:transactors"), topics, profile)
     compactors = _compactors(random.Random(f"{seed}:compactors"), profile)
@@ -292,7 +299,7 @@ def make_plan(
         weather=weather,
         topics=topics,
         items=(*schedule, *admin, *people),
-        store=StorePlan.draw(random.Random(f"{seed}:store")) if is_cloud else None,
+        store=_store(seed, profile),
     )
 
 
@@ -322,6 +329,36 @@ def _varied(rng: random.Random, topics: tuple[TopicPlan, ...], is_independent: b
         replicas_count, settings = topic_format(rng, topic.replicas_count, topic.settings)
         varied.append(replace(topic, replicas_count=replicas_count, settings=settings))
     return tuple(varied)
+
+
+def _store(seed: int, profile: Profile) -> StorePlan | None:
+    if profile not in IN_CLOUD:
+        return None
+    store = StorePlan.draw(random.Random(f"{seed}:store"))
+    if profile is Profile.LEVELED:
+        rng = random.Random(f"{seed}:leveling")
+        leveling = {
+            "cloud.level.ms": rng.choice((100, 1_000, 5_000)),
+            "cloud.l1.bytes": rng.choice((1_024, 20_000, 64 << 20)),
+        }
+        store = replace(store, leveling=leveling)
+    return store
+
+
+def _compacted_in_cloud(rng: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicPlan, ...]:
+    """Two of three cloud topics; some of those can be cut at their start, too."""
+    changed = []
+    for topic in topics:
+        if topic.is_cloud and rng.random() < 0.7:
+            policy = {
+                "cleanup.policy": rng.choice(("compact", "compact", "compact,delete")),
+                "min.cleanable.dirty.ratio": rng.choice(("0.0", "0.2", "0.5")),
+                "max.compaction.lag.ms": str(rng.choice((2_000, 10_000, 600_000))),
+                "delete.retention.ms": rng.choice(("0", "0", "25000", LONG_RETENTION_MS)),
+            }
+            topic = replace(topic, settings=topic.settings | policy)
+        changed.append(topic)
+    return tuple(changed)
 
 
 def _in_cloud(rng: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicPlan, ...]:
@@ -414,7 +451,7 @@ def _writers(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile
 
 
 def _transactors(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile) -> list[TransactorPlan]:
-    if profile is Profile.PLAIN or (profile in (Profile.COMPACTION, Profile.CLOUD) and rng.random() < 0.5):
+    if profile is Profile.PLAIN or (profile in (Profile.COMPACTION, *IN_CLOUD) and rng.random() < 0.5):
         return []
     places = [place for topic in topics for place in topic.places]
     return [
@@ -439,12 +476,12 @@ def _transactors(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Pro
 
 
 def _compactors(rng: random.Random, profile: Profile) -> list[CompactorPlan]:
-    if profile is not Profile.COMPACTION:
+    if profile not in (Profile.COMPACTION, Profile.LEVELED):
         return []
     return [
         CompactorPlan(
             f"compactor-{number}",
-            job_ms_max=rng.choice((10, 500, 5_000)),
+            job_ms_max=rng.choice((10, 500, 5_000) if profile is Profile.COMPACTION else (10, 2_000, 40_000)),
             repeat_probability=rng.choice((0.0, 0.1)),
             change_probability=rng.choice((0.0, 0.2, 0.6)),
         )
@@ -501,7 +538,7 @@ def _lives(rng: random.Random, brokers_count: int, profile: Profile) -> list[Lif
         settings = {"segment.bytes": str(rng.choice((2_000, 20_000, 1 << 20)))}
         if profile is Profile.COMPACTION and rng.random() < 0.6:
             settings |= _compacted(rng, is_independent=False)
-        if profile is Profile.CLOUD and rng.random() < 0.8:
+        if profile in IN_CLOUD and rng.random() < 0.8:
             settings = {STORAGE_MODE: CLOUD}
         replicas_counts = rng.choice(((2,), (3,), (2, 3)))
         lives.append(

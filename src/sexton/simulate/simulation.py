@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import uuid
 import zlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -20,7 +21,7 @@ from typing import Any, ParamSpec
 from sexton.client.client import Client
 from sexton.client.fetching import READ_COMMITTED
 from sexton.errors import SextonError
-from sexton.ports.metastore import PartitionRow
+from sexton.ports.metastore import ConfigScope, PartitionRow
 from sexton.protocol.errors import KafkaError
 from sexton.simulate import final, operators, snapshots, testimony
 from sexton.simulate.administrator import NAME as ADMIN
@@ -29,12 +30,14 @@ from sexton.simulate.checks import Judge
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.cloud_checks import CloudJudge
 from sexton.simulate.cluster import DATA, SimulatedCluster
+from sexton.simulate.compaction_checks import check_acknowledged
 from sexton.simulate.compactors import CompactorHost
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.faults import FORCING_S
 from sexton.simulate.history import History
 from sexton.simulate.invariants import Invariants
 from sexton.simulate.journal import Journal
+from sexton.simulate.leveled_checks import Topic
 from sexton.simulate.life_groups import LifeGroup
 from sexton.simulate.lives import Lives
 from sexton.simulate.loop import MS, NS, Process, SimulatedLoop, new_loop
@@ -175,7 +178,11 @@ class Simulation:
     def _cloud_judge(self) -> CloudJudge:
         cluster = self.cluster
         assert cluster.objects is not None
-        cloud = CloudJudge(cluster, self.agreement, self.history, self.trace, self.judge.transactions)
+        topics = {
+            topic.name: Topic(topic.is_compacted, int(topic.settings.get("delete.retention.ms", 86_400_000)))
+            for topic in self.plan.topics
+        }
+        cloud = CloudJudge(cluster, self.agreement, self.history, self.trace, self.judge.transactions, topics)
         judged = self._told(cloud.carried_out)
 
         def carried_out(who: str, operation: str, arguments: tuple[Any, ...], result: Any) -> None:
@@ -221,6 +228,10 @@ class Simulation:
     async def _main(self) -> None:
         plan = self.plan
         self._watch(asyncio.ensure_future(self._sweep()))
+        if plan.store is not None and plan.store.leveling:
+            leveling = {name: str(value) for name, value in plan.store.leveling.items()}
+            self.cluster.metastore.peek("open_cluster", uuid.UUID(int=plan.seed))
+            self.cluster.metastore.peek("change_settings", ConfigScope.BROKER, "", leveling)
         for node in self.cluster.nodes.values():
             self.cluster.start_later(node, node.rng.randrange(NS))
         self.nemesis.plan(plan.faults)
@@ -256,6 +267,8 @@ class Simulation:
             await self._recovers("no transaction is open in the cloud", self.cloud.still_open)
             await self._recovers("garbage is collected", self.cloud.uncollected, COLLECTION_RECOVERY_S)
         if plan.compactors:
+            if self.cloud is not None:
+                await self._recovers("all is leveled", self.cloud.unleveled, COMPACTION_RECOVERY_S)
             await self._recovers("all is compacted", self._uncompacted, COMPACTION_RECOVERY_S)
             await self._recovers("readers have it all", self._misled)
         self._look()
@@ -288,6 +301,12 @@ class Simulation:
                 if not self.history.is_gone(place):
                     judge.compaction.check_acknowledged(self.history, place, key)
                 await final.check_fold(client, place, judge.compaction.truths.get(key) or Truth(), self.history)
+        for key in self.agreement.cloud_rows if self.cloud is not None else ():
+            place = (self.agreement.topics[key[0]], key[1])
+            leveled = self.cloud.leveled.get(key) if self.cloud is not None else None
+            if place[0] in compacted and leveled is not None and not self.history.is_gone(place):
+                check_acknowledged(leveled.truth, self.history, place)
+                await final.check_fold(client, place, leveled.truth, self.history)
 
     def _all_rows(self) -> dict[PartitionId, PartitionRow]:
         return self.agreement.rows | self.agreement.cloud_rows

@@ -13,13 +13,14 @@ from sexton.simulate.broken.cloud import CLOUD
 from sexton.simulate.broken.compaction import COMPACTION
 from sexton.simulate.broken.fetching import FETCHING
 from sexton.simulate.broken.groups import GROUPS
+from sexton.simulate.broken.leveled import LEVELED
 from sexton.simulate.broken.logs import LOGS
 from sexton.simulate.broken.replication import REPLICATION
 from sexton.simulate.broken.rules import RULES
 from sexton.simulate.broken.switch import Break
 from sexton.simulate.broken.transactions import TRANSACTIONS
 
-BREAKS: dict[str, Break] = RULES | REPLICATION | FETCHING | LOGS | COMPACTION | TRANSACTIONS | GROUPS | CLOUD
+BREAKS: dict[str, Break] = RULES | REPLICATION | FETCHING | LOGS | COMPACTION | TRANSACTIONS | GROUPS | CLOUD | LEVELED
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Rules of cloud topics (C1 to C12, docs/rules.md), broken on purpose. Nobody writes L1 yet, of which C7 to C9 are."""
+"""Rules of cloud topics (C1 to C12, docs/rules.md), broken on purpose; those of L1 are in `leveled`."""
 
 from __future__ import annotations
 
