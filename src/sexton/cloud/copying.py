@@ -1,0 +1,99 @@
+"""A stretch of a local log as a run of L0.
+
+L0 has every offset, and compaction has left gaps: they are filled with batches without records, as compaction itself
+leaves them where it must. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sexton.errors import SextonError
+from sexton.log.epochs import EpochHistory
+from sexton.log.segment import AbortedEntry
+from sexton.ports.cloud import AbortedRow, Run
+from sexton.ports.disk import Buffer
+from sexton.records.header import HEADER_BYTES, MAGIC, Head, encode, unpack
+from sexton.types import INT32_MAX, LeaderEpoch, PartitionId, ProducerEpoch, ProducerId
+
+
+class UnalignedError(SextonError):
+    """A batch begins below where the copy ends: it was cut otherwise where the copy was begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    base_offset: int
+    end_offset: int
+    data: bytes
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    records_count: int
+
+    def run(self, key: PartitionId, writer_epoch: LeaderEpoch, position: int, aborted: Sequence[AbortedEntry]) -> Run:
+        """Nothing is stable before the whole log is there: nobody levels it until then."""
+        return Run(
+            topic_id=key[0],
+            partition=key[1],
+            writer_epoch=writer_epoch,
+            base_offset=self.base_offset,
+            end_offset=self.end_offset,
+            position=position,
+            size_bytes=len(self.data),
+            first_timestamp_ms=self.first_timestamp_ms,
+            max_timestamp_ms=self.max_timestamp_ms,
+            records_count=self.records_count,
+            stable_offset=0,
+            aborted=[AbortedRow(ProducerId(one.producer_id), *one[1:]) for one in aborted],
+        )
+
+
+def stretch_of(batches: Buffer, base_offset: int, end_offset: int, epochs: EpochHistory, place: str) -> Stretch:
+    """Whole batches, all that a log has between the two offsets. Raises UnalignedError if the first begins below."""
+    view = memoryview(batches)
+    parts: list[Buffer] = []
+    next_offset, position = base_offset, 0
+    first_ms, max_ms, records_count = -1, -1, 0
+    while position < len(view):
+        head = unpack(view, position, position)
+        if head.base_offset < next_offset:
+            raise UnalignedError(f"a batch at {head.base_offset}, and the copy ends at {next_offset}", place)
+        if head.base_offset > next_offset:
+            parts += fillers(next_offset, head.base_offset, epochs)
+        if not records_count:
+            first_ms = head.base_timestamp_ms
+        parts.append(view[position : position + head.size_bytes])
+        max_ms = max(max_ms, head.max_timestamp_ms)
+        records_count += head.record_count
+        next_offset = head.last_offset + 1
+        position += head.size_bytes
+    parts += fillers(next_offset, end_offset, epochs)
+    return Stretch(base_offset, end_offset, b"".join(parts), first_ms, max_ms, records_count)
+
+
+def fillers(base_offset: int, end_offset: int, epochs: EpochHistory) -> Iterator[bytes]:
+    """Batches without records, each of one leader epoch."""
+    while base_offset < end_offset:
+        next_epoch = (entry.start_offset for entry in epochs.entries if entry.start_offset > base_offset)
+        stop = min(end_offset, next(next_epoch, end_offset), base_offset + INT32_MAX)
+        yield encode(
+            Head(
+                position=0,
+                size_bytes=HEADER_BYTES,
+                base_offset=base_offset,
+                last_offset=stop - 1,
+                leader_epoch=epochs.epoch_of(base_offset),
+                magic=MAGIC,
+                crc=0,
+                attributes=0,
+                base_timestamp_ms=-1,
+                max_timestamp_ms=-1,
+                producer_id=ProducerId(-1),
+                producer_epoch=ProducerEpoch(-1),
+                base_sequence=-1,
+                record_count=0,
+            ),
+            b"",
+        )
+        base_offset = stop
