@@ -41,7 +41,8 @@ class Entry(NamedTuple):
 class _Segment:
     inode: Inode
     cuts_count: int
-    parsed_bytes: int = 0
+    parsed: bytearray = field(default_factory=bytearray)
+    """The bytes of `entries`."""
     entries: list[Entry] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
@@ -54,6 +55,21 @@ class _Segment:
             data = bytes(memoryview(self.inode.content)[start : start + batch.size_bytes])
             batch = self.batches[index] = batches.decode(data, 0)
         return batch
+
+    def left_by_a_cut(self) -> _Segment:
+        """What was parsed before something but an append happened to the file, as far as the same bytes are there."""
+        cut = _Segment(self.inode, self.inode.cuts_count)
+        content = memoryview(self.inode.content)
+        end_bytes = len(self.parsed)
+        count = len(self.entries)
+        while end_bytes > len(content):
+            count -= 1
+            end_bytes = self.positions[count]
+        if content[:end_bytes] == memoryview(self.parsed)[:end_bytes]:
+            cut.parsed = self.parsed[:end_bytes]
+            cut.entries, cut.positions = self.entries[:count], self.positions[:count]
+            cut.batches = self.batches[:count]
+        return cut
 
 
 class Copy:
@@ -77,9 +93,12 @@ class Copy:
                 continue
             name = file_name.partition(".")[0]
             segment = self._segments.get(name)
-            if segment is None or segment.inode is not inode or segment.cuts_count != inode.cuts_count:
+            if segment is None or segment.inode is not inode:
                 self.version += segment is not None or file_name.endswith(SWAP_SUFFIX)
                 segment = _Segment(inode, inode.cuts_count)
+            elif segment.cuts_count != inode.cuts_count:
+                self.version += 1
+                segment = segment.left_by_a_cut()
             _parse_on(segment)
             found[name] = segment
         self.version += any(name not in found for name in self._segments)
@@ -119,7 +138,7 @@ class Copy:
         end = 0
         for segment in self._segments.values():
             end = segment.entries[-1].last_offset + 1 if segment.entries else end
-            if segment.parsed_bytes < len(segment.inode.content) or segment.inode.is_short:
+            if len(segment.parsed) < len(segment.inode.content) or segment.inode.is_short:
                 break
         return end
 
@@ -131,10 +150,10 @@ class Copy:
 
 
 def _parse_on(segment: _Segment) -> None:
-    content = segment.inode.content
-    if segment.parsed_bytes == len(content):
+    content, start = segment.inode.content, len(segment.parsed)
+    if start == len(content):
         return
-    data = bytes(memoryview(content)[segment.parsed_bytes :])
+    data = bytes(memoryview(content)[start:])
     position = 0
     while position < len(data):
         try:
@@ -146,7 +165,7 @@ def _parse_on(segment: _Segment) -> None:
         if crc32c.crc32c(covered) != crc:
             break
         segment.entries.append(Entry(batch.base_offset, batch.last_offset, batch.leader_epoch, crc))
-        segment.positions.append(segment.parsed_bytes + position)
+        segment.positions.append(start + position)
         segment.batches.append(batch)
         position += batch.size_bytes
-    segment.parsed_bytes += position
+    segment.parsed += data[:position]

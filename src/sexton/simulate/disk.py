@@ -86,6 +86,8 @@ class _NameChange:
 
     number: int
     before: list[tuple[_Directory, str, _Child]]
+    directories: frozenset[int]
+    """By their ids; `before` keeps them alive."""
 
 
 class VirtualDisk:
@@ -154,7 +156,8 @@ class VirtualDisk:
         before = [(directory, name, directory.children.get(name)) for directory, name, _ in changes]
         for directory, name, child in changes:
             _set(directory, name, child)
-        self._journal.append(_NameChange(self.next_number(), before))
+        directories = frozenset(id(directory) for directory, _, _ in changes)
+        self._journal.append(_NameChange(self.next_number(), before, directories))
 
     def left(self, directory: str, process: Process) -> None:
         self._left[directory] = process
@@ -172,9 +175,8 @@ class VirtualDisk:
         touched = {id(directory)}
         left: list[_NameChange] = []
         for change in reversed(self._journal):
-            directories = {id(place) for place, _, _ in change.before}
-            if change.number <= number and directories & touched:
-                touched |= directories
+            if change.number <= number and not touched.isdisjoint(change.directories):
+                touched |= change.directories
             else:
                 left.append(change)
         self._journal = left[::-1]

@@ -41,6 +41,9 @@ CALLBACKS_PER_INSTANT_MAX = 200_000
 """More than this without time moving on is a loop that waits for itself."""
 
 GARBAGE_INTERVAL_NS = 20 * NS
+FULL_GARBAGE_TURNS = 6
+"""Each so many times all garbage is looked for, between them only what is young: the history of a long run grows, and
+to look through all of it takes a tenth of the run."""
 
 TURNS_WITHOUT_A_BREAK_MAX = 8
 BREAK_NS_MAX = 2 * MS
@@ -148,6 +151,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._stopping = False
         self._closed = False
         self._next_garbage_ns = GARBAGE_INTERVAL_NS
+        self._garbage_count = 0
         self._in_turn: Process | None = None
         """It is not drawn before its turn is over, whatever that makes ready."""
         self._turns_left = TURNS_WITHOUT_A_BREAK_MAX
@@ -341,7 +345,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._now_ns = max(self._now_ns, timers[0][0])
             if self._now_ns >= self._next_garbage_ns:
                 self._next_garbage_ns += GARBAGE_INTERVAL_NS
-                gc.collect()
+                self._garbage_count += 1
+                gc.collect(1 if self._garbage_count % FULL_GARBAGE_TURNS else 2)
         self._take_due()
 
     def _take_due(self) -> None:
