@@ -22,11 +22,13 @@ from sexton.settings.checks import (
     check_broker,
     check_group,
     check_min_insync,
+    check_movable,
     check_storage_mode,
     check_topic,
     group_setting,
     topic_setting,
 )
+from sexton.settings.layers import with_overrides
 from sexton.settings.schema import BadSettingError, Kind, Setting
 from sexton.types import INT32_MAX
 
@@ -144,6 +146,8 @@ def _check(broker: Broker, resource: Resource, before: Settings, settings: Setti
         if resource.scope is ConfigScope.TOPIC:
             check_storage_mode(before, settings)
             check_topic(view, static, own, settings, before)
+            if settings.get(STORAGE_MODE) == CLOUD != before.get(STORAGE_MODE):
+                check_movable(with_overrides(view, static, own, settings))
             if settings.get(MIN_INSYNC) != before.get(MIN_INSYNC):
                 check_min_insync(settings, _replicas_count(broker, resource.name))
         elif resource.scope is ConfigScope.GROUP:

@@ -1,7 +1,8 @@
 """A stretch of a local log as a run of L0.
 
 L0 has every offset, and compaction has left gaps: they are filled with batches without records, as compaction itself
-leaves them where it must. No I/O.
+leaves them where it must. So is what retention has removed since the last stretch: the log's start is taken over in the
+end. No I/O.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sexton.errors import SextonError
+from sexton.errors import CorruptLogError, SextonError
 from sexton.log.epochs import EpochHistory
 from sexton.log.segment import AbortedEntry
 from sexton.ports.cloud import AbortedRow, Run
 from sexton.ports.disk import Buffer
-from sexton.records.header import HEADER_BYTES, MAGIC, Head, encode, unpack
+from sexton.records.header import HEADER_BYTES, MAGIC, Head, encode, has_valid_crc, head_at
 from sexton.types import INT32_MAX, LeaderEpoch, PartitionId, ProducerEpoch, ProducerId
 
 
@@ -50,13 +51,14 @@ class Stretch:
 
 
 def stretch_of(batches: Buffer, base_offset: int, end_offset: int, epochs: EpochHistory, place: str) -> Stretch:
-    """Whole batches, all that a log has between the two offsets. Raises UnalignedError if the first begins below."""
+    """Whole batches, all that a log has between the two offsets. Raises UnalignedError if the first begins below, and
+    CorruptLogError if one of them is not what was written: the copy outlives the replicas that have it right."""
     view = memoryview(batches)
     parts: list[Buffer] = []
     next_offset, position = base_offset, 0
     first_ms, max_ms, records_count = -1, -1, 0
     while position < len(view):
-        head = unpack(view, position, position)
+        head = _intact(view, position, epochs, place)
         if head.base_offset < next_offset:
             raise UnalignedError(f"a batch at {head.base_offset}, and the copy ends at {next_offset}", place)
         if head.base_offset > next_offset:
@@ -70,6 +72,29 @@ def stretch_of(batches: Buffer, base_offset: int, end_offset: int, epochs: Epoch
         position += head.size_bytes
     parts += fillers(next_offset, end_offset, epochs)
     return Stretch(base_offset, end_offset, b"".join(parts), first_ms, max_ms, records_count)
+
+
+def last_head(run: Buffer, place: str) -> Head:
+    """Of a run that was copied: what the whole copy is recognised by. Raises CorruptLogError."""
+    view = memoryview(run)
+    head, position = None, 0
+    while position < len(view):
+        head = _intact(view, position, EpochHistory(), place)
+        position += head.size_bytes
+    if head is None:
+        raise CorruptLogError("the run is empty", place)
+    return head
+
+
+def _intact(view: memoryview, position: int, epochs: EpochHistory, place: str) -> Head:
+    head = head_at(view, position, position)
+    if isinstance(head, str):
+        raise CorruptLogError(head, place)
+    if not has_valid_crc(view[position : position + head.size_bytes], head):
+        raise CorruptLogError(f"the CRC of the batch at offset {head.base_offset} does not match", place)
+    if contradiction := epochs.contradiction(head):
+        raise CorruptLogError(contradiction, place)
+    return head
 
 
 def fillers(base_offset: int, end_offset: int, epochs: EpochHistory) -> Iterator[bytes]:

@@ -254,7 +254,8 @@ class Metastore(WorkQueue, CloudStore, Protocol):
         self, broker_id: int, broker_epoch: int, row: PartitionRow
     ) -> tuple[PartitionRow | None, bool]:
         """The copy that this leader has claimed is not that of its log: its extents go, some with each call. Returns
-        the row once the partition is LOCAL again, and whether to call again."""
+        the row once the partition is LOCAL again, and whether to call again. (None, False) if the row is another, or
+        the copy another leader's. Raises StaleError if the row changes at that very moment: nothing is done."""
         ...
 
     async def finish_move(

@@ -292,6 +292,7 @@ class LocalReplica:
         if not 0 <= target <= self._high_watermark:
             raise KafkaError(ErrorCode.offset_out_of_range, f"{offset} is beyond the high watermark")
         await self.advance_start(target)
+        self._check_not_sealed()  # sealed meanwhile: the store may have taken over the start that was before
         return self.log.start_offset
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:

@@ -249,9 +249,9 @@ class Replicas:
             await self._remove([(row.topic_id, row.partition)])
             replica = None
         if replica is None:
-            topic = self._view.topic_by_id(row.topic_id)
-            if topic is None:
-                return
+            topic, known = self._view.topic_by_id(row.topic_id), self._view.partition_by_id(row.topic_id, row.partition)
+            if topic is None or (known is not None and known.is_cloud):
+                return  # the row is an old one: the topic was deleted since, or the log was moved to the store
             if is_missing(row, self._host.identity[0]):
                 return  # the last copy of its log was lost: an empty log must not take its place
             replica = await self._try_to_open(topic.name, row)

@@ -110,6 +110,15 @@ def check_storage_mode(before: Mapping[str, str], after: Mapping[str, str]) -> N
         )
 
 
+def check_movable(config: TopicConfig) -> None:
+    """Refuses to make a cloud topic of a local one where its copy might bring back what was deleted."""
+    if config.compacts and config.compaction_coordination == "independent":
+        raise BadSettingError(
+            f"Invalid value {CLOUD} for configuration {STORAGE_MODE}: the topic's replicas are compacted "
+            "independently, and one may drop a tombstone whose key another has copied. Set compaction.coordination=coordinated first"
+        )
+
+
 def check_min_insync(overrides: Mapping[str, str], replicas_count: int) -> None:
     """A topic's own min.insync.replicas must not exceed its replicas. (A broker's default is capped at their
     number.)"""

@@ -73,6 +73,8 @@ class Agreement:
         for row in rows:
             key = (row.topic_id, row.partition)
             is_in_cloud = row.is_cloud
+            if is_in_cloud:
+                self.rows.pop(key, None)
             (self.cloud_rows if is_in_cloud else self.rows)[key] = row
             moving = f" adding {list(row.adding)} removing {list(row.removing)}" if row.adding or row.removing else ""
             self._trace.note(

@@ -11,6 +11,9 @@ of that.
 
 **Whether a move was finished is never guessed.** Once that was asked for, the log stays sealed until the metastore has
 said that it was not done and can no more be done.
+
+**Whether a copy is one of this log** is known from its last batch: two logs that have a record of the same epoch at the
+same offset agree on everything below (docs/decisions, 8). A copy that is not is given up and begun anew.
 """
 
 from __future__ import annotations
@@ -19,23 +22,23 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from sexton.cloud import deltas
 from sexton.cloud.claims import Claims
-from sexton.cloud.copying import Stretch, UnalignedError, stretch_of
+from sexton.cloud.copying import Stretch, UnalignedError, last_head, stretch_of
 from sexton.cloud.host import CloudHost
 from sexton.cloud.patience import until_known
 from sexton.cloud.pool import Pool
-from sexton.errors import SextonError
+from sexton.errors import CorruptLogError, DamagedObjectError, SextonError
 from sexton.log.log import Log
+from sexton.log.types import Read
 from sexton.ports.cloud import Claimed, Copied, EpochStart, Gather, ObjectId, Outcome, Owner
 from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import LeaseLostError, MetastoreUnavailableError, PartitionRow, StaleError, Storage
 from sexton.ports.object_names import ObjectName
-from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
-from sexton.protocol.errors import KafkaError
+from sexton.ports.objects import ObjectMissingError, StoreRefusedError, StoreUnavailableError
+from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.header import unpack
 from sexton.records.objects import FRONT_BYTES, MAGIC, Level, ObjectEncoder, Writer
 from sexton.replication.local_replica import LocalReplica
@@ -48,8 +51,16 @@ logger = logging.getLogger(__name__)
 
 IDLE_MS: Final = 500
 """Between two looks for partitions to move."""
-SEALED_MS: Final = 2_000
-"""For so long a sealed log waits for its followers. Then it takes appends again, and the end is tried later."""
+FOLLOWERS_MS: Final = 10
+"""Between two looks whether followers have the end of a sealed log."""
+AT_ONCE: Final = 8
+"""Partitions that are MOVING through one leader: what compaction may remove from them stays where it is until then."""
+SEALED_MS_MIN: Final = 2_000
+SEALED_MS_MAX: Final = 30_000
+"""For so long a sealed log waits for its followers, and for the store. Then it takes appends again, and the end is
+tried later, with twice the patience: a store may need it."""
+OPEN_SHARE: Final = 5
+"""After an end that failed the log stays open for so many times as long as it may be sealed."""
 
 
 @dataclass(slots=True)
@@ -61,9 +72,12 @@ class Move:
     end_offset: int
     """Of the copy."""
     has_caught_up: bool = False
-    """The last stretch was all that there was: what is left is little."""
+    """The last stretch was all that was committed when it was read: what is left is what came since."""
     asked: Copied | None = None
     """What `finish_move` was called with, until its outcome is known."""
+    sealed_ms: int = SEALED_MS_MIN
+    resumes_ms: int = 0
+    """When the end may be tried again."""
 
     @property
     def key(self) -> PartitionId:
@@ -72,6 +86,17 @@ class Move:
     @property
     def log(self) -> Log:
         return self.replica.log
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is still the same log, led in the same epoch."""
+        return self.replica.row.leader_epoch == self.leader_epoch and not self.replica.log.is_deleted
+
+    def put_off(self, now_ms: int) -> None:
+        """The end could not be reached while the log was sealed."""
+        self.has_caught_up = False
+        self.resumes_ms = now_ms + OPEN_SHARE * self.sealed_ms
+        self.sealed_ms = min(SEALED_MS_MAX, 2 * self.sealed_ms)
 
 
 class Mover:
@@ -88,8 +113,6 @@ class Mover:
     async def run(self) -> None:
         while True:
             due = self._due()
-            keys = {(replica.topic_id, replica.partition) for replica in due}
-            self._moves = {key: move for key, move in self._moves.items() if key in keys}
             steps = [await self._try_step(replica) for replica in due]
             if not due and (left := self._pool.drain())[1]:
                 await self._release(*left)
@@ -97,9 +120,22 @@ class Mover:
                 await asyncio.sleep(IDLE_MS / 1000)
 
     def _due(self) -> list[LocalReplica]:
+        """A few at once: those first whose end was asked for, for they are sealed; then those that are MOVING already.
+        Those that do not get on come last."""
         view = self._broker.view
-        led = [replica for replica in self._broker.replicas.all() if replica.is_leader]
-        return [replica for replica in led if view.wants_cloud(replica.topic)]
+        led = {
+            (replica.topic_id, replica.partition): replica
+            for replica in self._broker.replicas.all()
+            if replica.is_leader and view.wants_cloud(replica.topic)
+        }
+        asked = {key: move.replica for key, move in self._moves.items() if move.asked is not None and move.is_current}
+        self._moves = {key: move for key, move in self._moves.items() if key in led or key in asked}
+        self._told = {key: why for key, why in self._told.items() if key in led}
+        rest = sorted(
+            (key for key in led if key not in asked),
+            key=lambda key: (key in self._told, led[key].row.storage is Storage.LOCAL, led[key].topic, key[1]),
+        )
+        return [*asked.values(), *(led[key] for key in rest[:AT_ONCE])]
 
     async def _try_step(self, replica: LocalReplica) -> bool:
         """One partition that cannot be moved holds up no other. Returns whether there is more to do at once."""
@@ -120,16 +156,17 @@ class Mover:
 
     async def _step(self, replica: LocalReplica) -> bool:
         move = self._moves.get((replica.topic_id, replica.partition))
-        if move is None or move.replica is not replica or move.leader_epoch != replica.row.leader_epoch:
+        if move is None or move.asked is None:
+            _check_movable(replica)
+        if move is None or move.replica is not replica or not move.is_current:
             move = await self._take_up(replica)
             if move is None:
                 return False
             self._moves[move.key] = move
         if move.asked is not None:
             return await self._conclude(move)
-        if replica.log.start_offset > move.end_offset:
-            await self._abandon(replica, "its log start has overtaken the copy")
-            return True
+        if self._host.clock.monotonic_ms() < move.resumes_ms:
+            return False
         if not move.has_caught_up and move.end_offset < replica.high_watermark:
             await self._copy(move)
             return True
@@ -152,13 +189,33 @@ class Mover:
         if not isinstance(claimed, Claimed):
             logger.info("%r: its copy cannot be claimed: %s", replica, claimed)
             return None
-        end_offset = claimed.row.end_offset
-        if not _is_copy_of(log, claimed):
-            await self._abandon(replica, f"its copy has {end_offset} offsets of another history")
+        if (why := await self._difference(log, claimed)) is not None:
+            await self._abandon(replica, why)
             return None
-        if replica.high_watermark < end_offset:
+        if replica.high_watermark < claimed.row.end_offset:
             return None  # a new leader: what is committed it learns in a moment
-        return Move(replica, row.leader_epoch, end_offset)
+        return Move(replica, row.leader_epoch, claimed.row.end_offset)
+
+    async def _difference(self, log: Log, claimed: Claimed) -> str | None:
+        """Evidence that what was copied is not what this log has, or had; None if it is."""
+        row, host = claimed.row, self._host
+        if row.start_offset > log.start_offset:
+            return f"it starts at {row.start_offset}, the log at {log.start_offset}"
+        if row.end_offset > log.end_offset:
+            return f"it ends at {row.end_offset}, the log at {log.end_offset}"
+        if row.end_offset <= log.start_offset or not claimed.extents:
+            return None  # nothing of it will be left
+        last = claimed.extents[-1]
+        assert last.object_id is not None, f"{log!r}: a copy has no inline extents"
+        key = ObjectName(host.cluster_id, Level.L0, last.object_id).key
+        try:
+            head = last_head(await host.objects.get(key, last.position, last.size_bytes), key)
+        except (ObjectMissingError, DamagedObjectError, CorruptLogError) as error:
+            return f"its last object cannot be read: {error}"
+        epoch = log.epochs.epoch_of(head.last_offset)
+        if head.last_offset + 1 != row.end_offset or head.leader_epoch != epoch:
+            return f"offset {head.last_offset} was written in epoch {head.leader_epoch}, and here in {epoch}"
+        return None
 
     async def _abandon(self, replica: LocalReplica, why: str) -> None:
         """The copy goes, and another one is begun."""
@@ -176,15 +233,13 @@ class Mover:
     # Copying
 
     async def _copy(self, move: Move) -> None:
-        """Copies one stretch of what is committed."""
+        """Copies one stretch of what is committed. What retention has removed meanwhile is passed over."""
         replica, log, host = move.replica, move.log, self._host
-        found = log.read(move.end_offset, self._stretch_bytes, replica.high_watermark, min_one=True)
-        data = b"".join(
-            part.file.read(part.position, part.size_bytes) if isinstance(part, FileSlice) else part
-            for part in found.parts
-        )
+        committed = replica.high_watermark
+        begin = max(move.end_offset, log.start_offset)
+        found = log.read(begin, self._stretch_bytes, committed, min_one=True)
         try:
-            stretch = stretch_of(data, move.end_offset, found.next_offset, log.epochs, log.place)
+            stretch = stretch_of(_bytes_of(found), move.end_offset, found.next_offset, log.epochs, log.place)
         except UnalignedError as error:
             await self._abandon(replica, str(error))
             return
@@ -193,10 +248,13 @@ class Mover:
         content = _object_with(stretch, move, host, owner)
         key = ObjectName(host.cluster_id, Level.L0, object_id).key
         try:
-            await host.objects.put(key, memoryview(content).toreadonly())
-        except (StoreUnavailableError, StoreRefusedError):
+            async with asyncio.timeout(move.sealed_ms / 1000 if replica.is_sealed else None):
+                await host.objects.put(key, memoryview(content).toreadonly())
+        except (StoreUnavailableError, StoreRefusedError, TimeoutError) as error:
             # Not tried for ever: the log may be sealed. What lands all the same is nobody's.
             await self._release(owner, [object_id])
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailableError(f"no answer within {move.sealed_ms} ms", key) from error
             raise
         run = stretch.run(move.key, move.leader_epoch, FRONT_BYTES, aborted)
         gather = Gather(object_id=object_id, size_bytes=len(content), runs=[run])
@@ -207,32 +265,41 @@ class Mover:
             self._moves.pop(move.key, None)  # taken up again, as the metastore has it
             raise StaleError(f"{log.place}: the copy did not take offset {stretch.base_offset}: {outcome.value}")
         move.end_offset = stretch.end_offset
-        move.has_caught_up = found.next_offset >= replica.high_watermark or len(data) < self._stretch_bytes // 2
+        move.has_caught_up = stretch.end_offset >= committed
 
     # The end
 
     async def _finish(self, move: Move) -> bool:
-        replica, log, host = move.replica, move.log, self._host
-        replica.seal()
+        """Returns False if the end was not reached: it is tried again later."""
+        move.replica.seal()
         try:
-            until_ms = host.clock.monotonic_ms() + SEALED_MS
-            while replica.high_watermark < log.end_offset:
-                if host.clock.monotonic_ms() > until_ms or not replica.serves_in(move.leader_epoch):
-                    return False
-                await asyncio.sleep(0.01)
-            while move.end_offset < log.end_offset:
-                await self._copy(move)
-                if not self._is_current(move):
-                    return False
-            if not await self._take_over_start(move):
-                return False
-            if not self._is_current(move) or log.end_offset != move.end_offset:
-                return False
-            move.asked = _copied(move)
-            return await self._conclude(move)
+            if await self._copy_rest(move, self._host.clock.monotonic_ms() + move.sealed_ms):
+                move.asked = _copied(move)
         finally:
             if move.asked is None:
-                replica.unseal()
+                self._put_off(move)
+        return move.asked is not None and await self._conclude(move)
+
+    def _put_off(self, move: Move) -> None:
+        move.replica.unseal()
+        move.put_off(self._host.clock.monotonic_ms())
+
+    async def _copy_rest(self, move: Move, until_ms: int) -> bool:
+        """Copies what is left of a sealed log. Returns whether the copy is all of it now."""
+        replica, log, clock = move.replica, move.log, self._host.clock
+        while replica.high_watermark < log.end_offset or move.end_offset < log.end_offset:
+            if clock.monotonic_ms() > until_ms or not self._goes_on(move):
+                return False
+            if replica.high_watermark < log.end_offset:
+                await asyncio.sleep(FOLLOWERS_MS / 1000)
+            else:
+                await self._copy(move)
+        if not self._goes_on(move) or not await self._take_over_start(move):
+            return False
+        return self._goes_on(move) and replica.high_watermark == log.end_offset == move.end_offset
+
+    def _goes_on(self, move: Move) -> bool:
+        return self._moves.get(move.key) is move and move.is_current and move.replica.serves_in(move.leader_epoch)
 
     async def _take_over_start(self, move: Move) -> bool:
         host, start_offset = self._host, move.log.start_offset
@@ -246,9 +313,6 @@ class Mover:
             if not told.has_more:
                 return True
 
-    def _is_current(self, move: Move) -> bool:
-        return self._moves.get(move.key) is move and move.replica.row.leader_epoch == move.leader_epoch
-
     async def _conclude(self, move: Move) -> bool:
         """Asks until it is known. Whoever gets here again asks again, with the row as it is by then."""
         replica, host, asked = move.replica, self._host, move.asked
@@ -257,7 +321,7 @@ class Mover:
         stored = await until_known(lambda: self._broker.metastore.finish_move(*host.identity, row, asked), host.rng)
         if stored is None:
             move.asked = None
-            replica.unseal()
+            self._put_off(move)
             return False
         logger.info("%s-%d: moved to the store, offsets %d to %d", replica.topic, replica.partition, *asked.offsets)
         await self._broker.catch_up()
@@ -272,27 +336,27 @@ class Mover:
             logger.debug("%d objects are released later: %s", len(ids), error)
 
 
+def _check_movable(replica: LocalReplica) -> None:
+    """Raises KafkaError. A replica that compacts for itself alone may drop a tombstone whose key was copied before, by
+    a leader that had not dropped it yet."""
+    if replica.config.compacts and replica.coordination.is_independent:
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            "its replicas are compacted independently: set compaction.coordination=coordinated first",
+        )
+
+
 def _first_base(log: Log) -> int:
     """Where the copy begins: at the batch that has the log start, which may lie in its middle."""
     found = log.read(log.start_offset, 1, log.end_offset, min_one=True)
-    for part in found.parts:
-        head = part.file.read(part.position, part.size_bytes) if isinstance(part, FileSlice) else part
-        return min(log.start_offset, unpack(memoryview(head)).base_offset)
-    return log.start_offset
+    data = _bytes_of(found)
+    return min(log.start_offset, unpack(data).base_offset) if data else log.start_offset
 
 
-def _is_copy_of(log: Log, claimed: Claimed) -> bool:
-    """Whether this log has what was copied, by the epochs in which it was: what was committed in an epoch is in the log
-    of every later leader, unless an unclean election, or a loss of all that was not flushed, has come between."""
-    if claimed.row.end_offset > log.end_offset:
-        return False
-    for one, other in pairwise(claimed.epochs):
-        if other.start_offset <= log.start_offset:
-            continue
-        known = log.epochs.end_offset_of(one.leader_epoch, log.end_offset)
-        if known is None or known[1] < other.start_offset:
-            return False
-    return True
+def _bytes_of(found: Read) -> bytes:
+    return b"".join(
+        part.file.read(part.position, part.size_bytes) if isinstance(part, FileSlice) else part for part in found.parts
+    )
 
 
 def _object_with(stretch: Stretch, move: Move, host: CloudHost, owner: Owner) -> bytearray:

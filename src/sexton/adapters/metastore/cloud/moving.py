@@ -28,7 +28,7 @@ from sexton.adapters.metastore.cloud_schema import cloud_partitions, epochs, pro
 from sexton.adapters.metastore.operations import read_partition, write_partition
 from sexton.adapters.metastore.session import Session
 from sexton.ports.cloud import Copied, EpochStart, Owner
-from sexton.ports.metastore import PartitionRow, Storage
+from sexton.ports.metastore import PartitionRow, StaleError, Storage
 from sexton.types import LeaderEpoch
 
 EXTENTS_PER_CALL = 1000
@@ -78,7 +78,7 @@ def abandon_move(
             return None, True
         revision = session.next_revision()
         if read_partition(session, row) != row:
-            return None, False  # its ISR has changed meanwhile; what is left of the copy is empty
+            raise StaleError(f"partition {row.partition} of topic {row.topic_id} has changed meanwhile")
         drop_partition(session, key)
         return write_partition(session, replace(row, storage=Storage.LOCAL), revision), False
 
@@ -99,7 +99,8 @@ def finish_move(
             return None
         if not _is_mine(copy, broker_id, broker_epoch, row):
             return None
-        copy.update(stable_offset=copied.stable_offset, producers_offset=copied.end_offset, revision=revision)
+        stable_offset = max(copy["stable_offset"], copied.stable_offset)
+        copy.update(stable_offset=stable_offset, producers_offset=copied.end_offset, revision=revision)
         write_partitions(session, [copy], ("stable_offset", "producers_offset", "revision"))
         its_own = is_partition(cloud_partitions, key)
         session.execute(update(cloud_partitions).where(its_own).values(producers=copied.producers))
