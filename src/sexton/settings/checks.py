@@ -115,7 +115,8 @@ def check_movable(config: TopicConfig) -> None:
     if config.compacts and config.compaction_coordination == "independent":
         raise BadSettingError(
             f"Invalid value {CLOUD} for configuration {STORAGE_MODE}: the topic's replicas are compacted "
-            "independently, and one may drop a tombstone whose key another has copied. Set compaction.coordination=coordinated first"
+            "independently, and one may drop a tombstone whose key another has copied. Set "
+            "compaction.coordination=coordinated first"
         )
 
 
