@@ -271,7 +271,7 @@ async def serving_broker(
     disk: Disk | None = None, objects: ObjectStore | None = None, **settings: str | int
 ) -> ServingBroker:
     """Has joined a cluster of three, and leads every partition of TOPIC."""
-    broker = ServingBroker(disk, objects, **settings)
+    broker = ServingBroker(disk, objects, None, **settings)
     await broker.start()
     for broker_id in OTHER_IDS:
         await broker.add_broker(broker_id)

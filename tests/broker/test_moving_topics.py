@@ -101,8 +101,8 @@ async def values_of(client: Client, offset: int = 0) -> list[tuple[int, bytes | 
 
 
 def in_transaction(value: bytes, producer_id: int = 9, sequence: int = 0) -> bytes:
-    fields = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence, "attributes": TRANSACTIONAL}
-    return plain(value, **fields)
+    fields: dict[str, Any] = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
+    return plain(value, **fields, attributes=TRANSACTIONAL)
 
 
 def test_what_was_local_is_read_from_the_store_at_the_same_offsets_and_the_log_is_deleted() -> None:
@@ -355,7 +355,7 @@ def test_a_log_stays_sealed_until_it_is_known_whether_it_was_moved() -> None:
                 raise MetastoreUnavailableError("no answer")
             return found
 
-        broker.metastore.finish_move = finish_move  # type: ignore[method-assign]
+        broker.metastore.finish_move = finish_move  # type: ignore[method-assign, assignment]
         await switch(broker)
         await until(lambda: asked > 1)
         broker.clock.ms += SOON_MS

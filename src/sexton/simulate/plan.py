@@ -132,6 +132,7 @@ class Action(StrEnum):
     ELECT = "elect preferred leaders"
     DELETE_RECORDS = "delete records"
     DELETE_COMPACTED = "delete what is compacted"
+    SWITCH = "move to the store"
     FLAP = "remove and add again"
     CANCEL = "move and cancel"
     BURST = "do many things at once"
@@ -140,8 +141,11 @@ class Action(StrEnum):
 HASTY = (Action.FLAP, Action.CANCEL, Action.BURST)
 """What `movers` do."""
 
-OF_THEMES = (Action.DELETE_COMPACTED,)
+OF_THEMES = (Action.DELETE_COMPACTED, Action.SWITCH)
 """What is done only where a run is about it."""
+
+SWITCH_PROBABILITY = 0.4
+"""Of each cloud topic: it is local when it is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +233,12 @@ class Plan:
         return [topic.name for topic in self.topics if topic.settings.get(UNCLEAN) == "true" and not topic.is_compacted]
 
     @property
+    def cloud_topics(self) -> list[str]:
+        """In the store from the start, or later."""
+        switched = {item.topic for item in self.admin if item.action is Action.SWITCH}
+        return [topic.name for topic in self.topics if topic.is_cloud or topic.name in switched]
+
+    @property
     def unflushed_topics(self) -> list[str]:
         return [topic.name for topic in self.topics if not topic.flushes]
 
@@ -248,8 +258,11 @@ def make_plan(
     topics = _varied(formats, _topics(rng, brokers_count, profile, is_independent), is_independent)
     topics = _unclean(random.Random(f"{seed}:unclean"), topics)
     is_cloud = profile is Profile.CLOUD
+    switches: list[AdminPlan] = []
     if is_cloud:
-        topics = _in_cloud(random.Random(f"{seed}:cloud"), topics)
+        topics, switches = _switched(
+            random.Random(f"{seed}:switches"), _in_cloud(random.Random(f"{seed}:cloud"), topics), until_ms
+        )
     writers = [writer_format(formats, writer) for writer in _writers(rng, topics, profile)]
     transactors = _transactors(random.Random(f"{seed}:transactors"), topics, profile)
     compactors = _compactors(random.Random(f"{seed}:compactors"), profile)
@@ -274,6 +287,7 @@ def make_plan(
     admin = _admin(random.Random(f"{seed}:admin"), topics, until_ms)
     admin += _deletions(random.Random(f"{seed}:deletions"), topics, until_ms)
     admin += _moves(random.Random(f"{seed}:moves"), topics, until_ms, schedule)
+    admin += switches
     single = {topic.name for topic in topics if topic.replicas_count == 1}
     admin = [each for each in admin if each.action is not Action.CHANGE_SETTINGS or each.topic not in single]
     admin.sort(key=lambda each: each.at_ms)
@@ -335,6 +349,23 @@ def _in_cloud(rng: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicP
         kept = {name: value for name, value in topic.settings.items() if name in CLOUD_SETTINGS}
         changed.append(replace(topic, settings=kept | {STORAGE_MODE: CLOUD}))
     return tuple(changed)
+
+
+def _switched(
+    rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int
+) -> tuple[tuple[TopicPlan, ...], list[AdminPlan]]:
+    """Some cloud topics are local first, with what a cloud topic may have, and become cloud topics while they are
+    used."""
+    changed, switches = [], []
+    for topic in topics:
+        if topic.is_cloud and rng.random() < SWITCH_PROBABILITY:
+            local = {name: text for name, text in topic.settings.items() if name != STORAGE_MODE}
+            local["segment.bytes"] = str(rng.choice((20_000, 100_000, 1 << 20)))
+            at_ms = rng.randrange(1_000, max(2_000, until_ms * 3 // 4))
+            switches.append(AdminPlan(at_ms, Action.SWITCH, topic.name, rng.getrandbits(32)))
+            topic = replace(topic, settings=local)
+        changed.append(topic)
+    return tuple(changed), switches
 
 
 def _writable(topics: tuple[TopicPlan, ...], admin: Collection[AdminPlan]) -> tuple[TopicPlan, ...]:

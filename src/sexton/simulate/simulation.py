@@ -101,7 +101,7 @@ class Simulation:
         self.agreement = Agreement(self.trace)
         self.cluster.metastore.observer = self.agreement.carried_out
         self.history = History(journal=Journal(lambda: self.loop.now_ns), is_lenient=self._is_lenient)
-        self.history.cloud_topics = frozenset(topic.name for topic in plan.topics if topic.is_cloud)
+        self.history.cloud_topics = frozenset(plan.cloud_topics)
         self.judge = Judge(
             self.cluster,
             self.agreement,
@@ -172,6 +172,7 @@ class Simulation:
         cluster = self.cluster
         assert cluster.objects is not None
         cloud = CloudJudge(cluster, self.agreement, self.history, self.trace, self.judge.transactions)
+        cloud.local_ledger = self.judge.committed_of
         judged = self._told(cloud.carried_out)
 
         def carried_out(who: str, operation: str, arguments: tuple[Any, ...], result: Any) -> None:
@@ -248,6 +249,8 @@ class Simulation:
         self._call_operator()
         await self._recovers("no transaction is open", lambda: final.still_open(self.cluster))
         if self.cloud is not None:
+            await self._recovers("what is to be in the store is there", self.cloud.not_moved)
+            await self._recovers("no log is left of what is in the store", self.cloud.not_freed)
             await self._recovers("cloud topics are led", self.cloud.not_whole)
             await self._recovers("no transaction is open in the cloud", self.cloud.still_open)
             await self._recovers("garbage is collected", self.cloud.uncollected, COLLECTION_RECOVERY_S)
