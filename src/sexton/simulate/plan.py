@@ -360,7 +360,7 @@ def _switched(
     for topic in topics:
         if topic.is_cloud and rng.random() < SWITCH_PROBABILITY:
             local = {name: text for name, text in topic.settings.items() if name != STORAGE_MODE}
-            local["segment.bytes"] = str(rng.choice((20_000, 100_000, 1 << 20)))
+            local["segment.bytes"] = str(rng.choice((20_000, 1 << 20)))  # batches that are larger are no cloud topic's
             at_ms = rng.randrange(1_000, max(2_000, until_ms * 3 // 4))
             switches.append(AdminPlan(at_ms, Action.SWITCH, topic.name, rng.getrandbits(32)))
             topic = replace(topic, settings=local)
