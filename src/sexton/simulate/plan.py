@@ -223,7 +223,8 @@ class Plan:
     @property
     def batch_limits(self) -> dict[str, Limits]:
         """Of topics whose batches may come close to what they allow."""
-        changed = {item.topic for item in self.admin if item.action is Action.CHANGE_SETTINGS}
+        limiting = (Action.CHANGE_SETTINGS, Action.SWITCH)  # in the store segments limit nothing
+        changed = {item.topic for item in self.admin if item.action in limiting}
         found = {topic.name: batch_limits(topic.settings, may_change=topic.name in changed) for topic in self.topics}
         return {name: limits for name, limits in found.items() if limits is not None}
 
