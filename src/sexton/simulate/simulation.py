@@ -420,7 +420,7 @@ class Simulation:
                 values,
                 lambda: self._writing_is_over,
                 self.plan.batch_limits,
-                self.history.cloud_topics,
+                [topic.name for topic in self.plan.topics if topic.is_cloud],
             )
             self._writers.append((writer, self._spawn(process, writer.run())))
         for each in self.plan.transactors:
