@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sexton.cloud.copying import Stretch, UnalignedError, fillers, last_head, stretch_of
+from sexton.compaction.leveling import aborted_index, level_run
 from sexton.errors import CorruptLogError
 from sexton.log.epochs import EpochHistory
 from sexton.log.segment import AbortedEntry
@@ -122,3 +124,12 @@ def test_every_offset_is_there_once_whatever_compaction_has_left(parts: list[tup
     assert [base for base, _, _, _ in found] == [0, *(end for _, end, _, _ in found)][: len(found)]
     assert (found[-1][1] if found else 0) == at + more
     assert all(EPOCHS.epoch_of(base) == epoch == EPOCHS.epoch_of(end - 1) for base, end, epoch, _ in found)
+
+
+def test_leveling_takes_what_was_copied() -> None:
+    """Fillers, batches that compaction has emptied, and an end without records."""
+    data = stretch(batch(2, 5, 6) + batch(15, 7, epoch=4), 0, 30).data
+    left = level_run(np.frombuffer(data, dtype=np.uint8), 0, 30, aborted_index([]), "t-0", keeps_end=True)
+    kept = list(decode_all(left.tobytes()))
+    assert [record.offset for one in kept for record in one.records] == [2, 3, 15]
+    assert kept[-1].next_offset == 30
