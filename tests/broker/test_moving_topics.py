@@ -399,6 +399,32 @@ def test_a_leader_that_is_replaced_leaves_its_copy_to_the_next_one() -> None:
     with_broker(work, store, cloud_l0_bytes=65_536)
 
 
+def test_a_leader_that_is_replaced_while_its_turn_comes_claims_nothing() -> None:
+    """Found by the simulator: the copy was claimed in the epoch of the next leader, which then was fenced."""
+    store = MemoryStore()
+
+    async def work(broker: ServingBroker, client: Client) -> None:
+        await write(client, plain(b"0"))
+        store.trouble = away
+        await switch(broker)
+        await until(lambda: row_of(broker).storage is Storage.MOVING)
+        claims: list[Any] = []
+        claim = broker.metastore.claim_partitions
+
+        async def claim_partitions(*args: Any) -> Any:
+            claims.append(args)
+            return await claim(*args)
+
+        broker.metastore.claim_partitions = claim_partitions  # type: ignore[method-assign, assignment]
+        local, epoch = broker.replica(0, "c"), LeaderEpoch(row_of(broker).leader_epoch + 1)
+        local.row = replace(local.row, leader=2, leader_epoch=epoch)  # and its role not yet
+        store.trouble = None
+        await asyncio.sleep(0.1)
+        assert claims == []
+
+    with_broker(work, store)
+
+
 def test_a_copy_of_another_history_is_begun_anew() -> None:
     """As after an unclean election: the log has other records where the copy ends."""
     store = MemoryStore()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sexton.cloud.costs import Costs
     from sexton.cloud.looking import Explanation, Found, Status
     from sexton.cloud.scrubbing import Scrubbed
-    from sexton.ports.cloud import Extent, ObjectRow, ObjectState
+    from sexton.ports.cloud import CloudPartitionRow, Extent, ObjectRow, ObjectState
     from sexton.ports.metastore import Metastore
     from sexton.ports.objects import ObjectStore
     from sexton.types import PartitionId
@@ -135,12 +135,11 @@ def status(
         sizes = show.bytes_text(one.size_bytes), show.bytes_text(one.live_bytes)
         objects.add_row(one.level.name, one.state.name.lower(), f"{one.objects_count:,}", *sizes)
     console.print(objects)
-    table = Table("topic", "partition", "storage", "start", "end", "stable", "extents", "bytes", "writer", "epoch")
+    table = Table("topic", "partition", "start", "end", "stable", "extents", "bytes", "writer", "epoch")
     for row in found.partitions:
         table.add_row(
-            escape(found.topics.get(row.topic_id, f"{row.topic_id} (deleted)")),
+            escape(_name_of(found, row)),
             str(row.partition),
-            storage_of(found, (row.topic_id, row.partition)),
             *(f"{offset:,}" for offset in (row.start_offset, row.end_offset, row.stable_offset)),
             f"{row.l0_extents_count:,}",
             show.bytes_text(row.l0_bytes + row.l1_bytes),
@@ -153,6 +152,12 @@ def status(
         more = f" and {len(waiting) - WAITING_SHOWN:,} more" if len(waiting) > WAITING_SHOWN else ""
         console.print(escape(f"Local until their leaders copy them: {names}{more}"))
     console.print(f"[dim]round {found.round} of the collection[/]")
+
+
+def _name_of(found: Status, row: CloudPartitionRow) -> str:
+    storage = storage_of(found, (row.topic_id, row.partition))
+    name = found.topics.get(row.topic_id, str(row.topic_id))
+    return name if storage == "cloud" else f"{name} ({storage})"
 
 
 def storage_of(found: Status, key: PartitionId) -> str:

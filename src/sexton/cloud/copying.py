@@ -23,7 +23,7 @@ class UnalignedError(SextonError):
     """A batch begins below where the copy ends: it was cut otherwise where the copy was begun."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
     base_offset: int
     end_offset: int
@@ -71,7 +71,14 @@ def stretch_of(batches: Buffer, base_offset: int, end_offset: int, epochs: Epoch
         next_offset = head.last_offset + 1
         position += head.size_bytes
     parts += fillers(next_offset, end_offset, epochs)
-    return Stretch(base_offset, end_offset, b"".join(parts), first_ms, max_ms, records_count)
+    return Stretch(
+        base_offset=base_offset,
+        end_offset=end_offset,
+        data=b"".join(parts),
+        first_timestamp_ms=first_ms,
+        max_timestamp_ms=max_ms,
+        records_count=records_count,
+    )
 
 
 def last_head(run: Buffer, place: str) -> Head:

@@ -246,8 +246,8 @@ class Metastore(WorkQueue, CloudStore, Protocol):
         self, broker_id: int, broker_epoch: int, row: PartitionRow, start_offset: int
     ) -> PartitionRow | None:
         """A local partition becomes MOVING: its leader has claimed a cloud partition that is empty and begins at the
-        offset. Returns the row as stored, None if it was another. Raises LeaseLostError, like the next two, if the
-        broker is fenced."""
+        offset. Returns the row as stored, None if it was another or names another leader. Raises LeaseLostError, like
+        the next two, if the broker is fenced."""
         ...
 
     async def abandon_move(

@@ -89,7 +89,7 @@ class Move:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is still the same log, led in the same epoch."""
+        """Whether this is still the same log, led in the same epoch. Whether it is served is another question."""
         return self.replica.row.leader_epoch == self.leader_epoch and not self.replica.log.is_deleted
 
     def put_off(self, now_ms: int) -> None:
@@ -140,6 +140,8 @@ class Mover:
     async def _try_step(self, replica: LocalReplica) -> bool:
         """One partition that cannot be moved holds up no other. Returns whether there is more to do at once."""
         key = replica.topic_id, replica.partition
+        if not self._leads(replica):
+            return False  # since a moment: its turn took a while to come
         try:
             has_more = await self._step(replica)
             self._told.pop(key, None)
@@ -153,6 +155,10 @@ class Mover:
         except Exception as bug:
             self._broker.supervisor.survived(bug, "moving a partition to the store", replica)
         return False
+
+    def _leads(self, replica: LocalReplica) -> bool:
+        """The row is newer than the role while that changes: it may name another leader already."""
+        return replica.is_leader and replica.row.leader == self._broker.config.node_id
 
     async def _step(self, replica: LocalReplica) -> bool:
         move = self._moves.get((replica.topic_id, replica.partition))
@@ -189,7 +195,10 @@ class Mover:
         if not isinstance(claimed, Claimed):
             logger.info("%r: its copy cannot be claimed: %s", replica, claimed)
             return None
-        if (why := await self._difference(log, claimed)) is not None:
+        why = await self._difference(log, claimed)
+        if replica.row.leader_epoch != row.leader_epoch or not self._leads(replica):
+            return None
+        if why is not None:
             await self._abandon(replica, why)
             return None
         if replica.high_watermark < claimed.row.end_offset:

@@ -143,6 +143,24 @@ async def test_a_leader_that_was_replaced_can_neither_copy_nor_finish_nor_give_u
     assert (await finish(world, led_by_2, copied(10, epochs=epochs), broker_id=2)).leader_epoch == 6
 
 
+async def test_who_claims_in_the_name_of_its_successor_finishes_nothing(world: World, row: PartitionRow) -> None:
+    """A broker that has read the row of the next epoch and not given up its role yet."""
+    begun = await begin(world, row)
+    await copy(world, 0, 10)
+    (led_by_2,) = await world.store.update_partitions([replace(begun, leader=2, leader_epoch=LeaderEpoch(5))])
+    assert led_by_2 is not None
+    await world.claim(1, 5, P)
+    epochs = [EpochStart(LeaderEpoch(4), 0), EpochStart(LeaderEpoch(5), 10)]
+    assert await finish(world, led_by_2, copied(10, epochs=epochs)) is None
+    assert await abandon(world, led_by_2) == (None, False)
+    assert await stored(world) == led_by_2
+
+
+async def test_only_its_leader_begins_to_move_a_partition(world: World, row: PartitionRow) -> None:
+    assert await begin(world, row, broker_id=2) is None
+    assert await stored(world) == row
+
+
 @pytest.mark.parametrize("operation", [begin, abandon])
 async def test_a_broker_that_is_fenced_does_nothing(world: World, row: PartitionRow, operation: Any) -> None:
     begun = row if operation is begin else await begin(world, row)

@@ -42,7 +42,7 @@ def begin_move(
     with session.writing_apart():
         require_live(session, Owner.broker(broker_id, broker_epoch))
         revision = session.next_revision()
-        if read_partition(session, row) != row or row.storage is not Storage.LOCAL:
+        if read_partition(session, row) != row or row.storage is not Storage.LOCAL or row.leader != broker_id:
             return None
         session.execute(
             insert(cloud_partitions),
@@ -115,8 +115,9 @@ def finish_move(
 
 
 def _is_mine(copy: Values, broker_id: int, broker_epoch: int, row: PartitionRow) -> bool:
+    """The writer alone would not do: who is still giving up its role may have claimed the epoch of its successor."""
     writer = (copy["writer_epoch"], copy["writer_id"], copy["writer_broker_epoch"])
-    return writer == (row.leader_epoch, broker_id, broker_epoch)
+    return writer == (row.leader_epoch, broker_id, broker_epoch) and row.leader == broker_id
 
 
 def _insert_epochs(session: Session, row: PartitionRow, starts: Sequence[EpochStart]) -> None:
