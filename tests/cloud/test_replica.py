@@ -210,6 +210,30 @@ def test_a_consumer_with_a_short_wait_gets_on_while_the_store_is_slow() -> None:
     with_brokers(work)
 
 
+def test_small_runs_are_loaded_ahead_of_a_consumer_that_is_behind() -> None:
+    """Otherwise each costs it a request to the store of its own, one after the other."""
+
+    async def work(one: Broker, other: Broker) -> None:
+        await one.lead()
+        await one.append(*(plain(bytes([number]) * 100) for number in range(60)))
+        await other.lead(epoch=2)
+        in_flight, most = 0, 0
+
+        async def slow(operation: str, key: str) -> None:
+            nonlocal in_flight, most
+            in_flight += 1
+            most = max(most, in_flight)
+            await asyncio.sleep(0.01)
+            in_flight -= 1
+
+        other.host.objects.trouble = slow
+        assert len(await other.read_all()) == 60
+        assert len(other.host.objects.gets) == 60, "each run was loaded once"
+        assert 4 <= most <= 1 + 16 // 2, "half of all requests are left to what others wait for"
+
+    with_brokers(work)
+
+
 def test_a_damaged_run_is_read_again_and_then_told_and_never_skipped() -> None:
     async def work(one: Broker, other: Broker) -> None:
         await one.lead()

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -48,6 +49,8 @@ FAILED_MS: Final = 1_000
 """For how long a run that is missing or damaged is not asked for again."""
 PATIENCE_MS: Final = 10_000
 """A run that was not loaded by then is told as an error, and loading goes on."""
+AHEAD_BYTES_MAX: Final = 4 << 20
+"""Of L0 that are loaded ahead of one reader; less if the cache is small."""
 LOADING_MAX: Final = 256
 """Runs that are loaded or wait for that. What is asked for beyond is asked for again by its reader."""
 FORGOTTEN_MS: Final = 60_000
@@ -113,6 +116,7 @@ class Cache:
     def __init__(self, host: CloudHost, settings: CloudSettings) -> None:
         self._host = host
         self._bytes_max = settings.cache_bytes_max
+        self.ahead_bytes_max = min(AHEAD_BYTES_MAX, settings.cache_bytes_max // 8)
         self._kept: OrderedDict[RunKey | ObjectId, _Kept | _Whole] = OrderedDict()
         """Least recently used first. Whole objects, as they were sent, by their id alone."""
         self.size_bytes = 0
@@ -122,6 +126,8 @@ class Cache:
         self._loading: dict[RunKey, _Loading] = {}
         self._failures: dict[RunKey, _Failure] = {}
         self._downloads = asyncio.Semaphore(settings.downloads_max)
+        self._downloads_ahead = asyncio.Semaphore(max(1, settings.downloads_max // 2))
+        """What is loaded ahead of readers leaves half of all requests to what readers wait for."""
         self.is_stopped = False
 
     # What is there
@@ -131,13 +137,13 @@ class Cache:
         self._put(object_id, _Whole(data))
 
     def find(self, extent: Extent, epochs: EpochHistory, place: str, wake: Callable[[], None] | None) -> Block | None:
-        """The extent's run. If it is not here, begins to load it, and calls `wake` when it is; None, if nobody needs to
-        be told. Raises KafkaError if it cannot be had."""
+        """The extent's run. If it is not here, begins to load it, and calls `wake` when it is; None, if nobody waits
+        for it. Raises KafkaError if it cannot be had."""
         if extent.inline is not None:
             return Block.own(memoryview(extent.inline))
         assert extent.object_id is not None
         key = extent.object_id, extent.position
-        if (block := self._served(key)) is not None:
+        if (block := self._served(key, is_read=wake is not None)) is not None:
             return block
         whole = self._kept.get(extent.object_id)
         if isinstance(whole, _Whole):
@@ -175,7 +181,7 @@ class Cache:
         numbers = _part(run, number)
         start = run.position + run.blocks[numbers[0]].position
         key = extent.object_id, start
-        if (block := self._served(key)) is not None:
+        if (block := self._served(key, is_read=wake is not None)) is not None:
             return block
         name = self._name(extent)
         self._load_block(
@@ -209,11 +215,14 @@ class Cache:
         self._ask(key, fetch, place, wake)
         return None
 
-    def _served(self, key: RunKey) -> Block | None:
+    def _served(self, key: RunKey, *, is_read: bool) -> Block | None:
+        """What was loaded ahead of a reader is spared until it has come to it."""
         kept = self._kept.get(key)
         if not isinstance(kept, _Kept):
             return None
         self._kept.move_to_end(key)
+        if not is_read:
+            return kept.block
         kept.pinned_until_ms = 0
         self._host.stats.cache_hits_count += 1
         return kept.block
@@ -246,7 +255,7 @@ class Cache:
         wake: Callable[[], None] | None,
     ) -> None:
         async def fetch(loading: _Loading) -> None:
-            async with self._downloads:
+            async with self._downloads_ahead if wake is None else nullcontext(), self._downloads:
                 get = self._host.objects.get
                 for is_last in (False, True):
                     try:

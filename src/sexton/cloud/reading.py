@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final, TypeVar
 
 from sexton.cloud.blocks import Block
@@ -41,9 +43,12 @@ T = TypeVar("T")
 AHEAD_PARTS_MAX: Final = 4
 """Parts of L1 that are loaded before they are asked for: one, two, four, as a reader goes on in order."""
 
-SEQUENCES_MAX: Final = 64
-"""Readers of L1 in order that are remembered, by where each goes on."""
+AHEAD_RUNS_MAX: Final = 16
+"""The same of L0, whose runs may be as small as one batch: with one request after the other a reader that is behind
+would be slower than the writers."""
 
+SEQUENCES_MAX: Final = 64
+"""Readers in order that are remembered, by where each goes on."""
 
 PAGE_PAUSE_MS: Final = 250
 """Before a page is asked for again, from a metastore that is away."""
@@ -66,7 +71,7 @@ class Reader:
         self._claimed_ms = as_of_ms
         self._paging: asyncio.Task[None] | None = None
         self._sequences: OrderedDict[int, int] = OrderedDict()
-        """By the offset where a reader of L1 goes on: how many parts were loaded ahead of it."""
+        """By the offset where a reader goes on: how many parts, or runs, were loaded ahead of it."""
 
     def read(self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool) -> Read:
         log = self._log
@@ -79,9 +84,11 @@ class Reader:
             return Read([], 0, offset, offset)  # C8: until the metastore has said what became of it
         if offset < log.leveled_offset:
             read = self._read_blocks(offset, max_bytes, min(end_offset, log.leveled_offset), min_one, self._in_l1)
-            self._read_ahead(offset, read.next_offset)
+            self._load_ahead(offset, read.next_offset, log.leveled_offset, self._parts_ahead)
             return read
-        return self._read_blocks(offset, max_bytes, end_offset, min_one, self._in_l0)
+        read = self._read_blocks(offset, max_bytes, end_offset, min_one, self._in_l0)
+        self._load_ahead(offset, read.next_offset, end_offset, self._runs_ahead)
+        return read
 
     def _read_blocks(
         self, offset: int, max_bytes: int, end_offset: int, min_one: bool, find: Callable[[int], Block | None]
@@ -160,28 +167,40 @@ class Reader:
         self._paging = None
         self._woken()
 
-    def _read_ahead(self, offset: int, next_offset: int) -> None:
+    # Ahead of a reader
+
+    def _load_ahead(self, offset: int, next_offset: int, end_offset: int, load: Callable[[int, int], None]) -> None:
         """Nobody waits for what is loaded here, and no error of it is told: whoever asks for it finds out."""
-        if next_offset == offset:
+        if not offset < next_offset < end_offset:
             return
-        ahead_count = min(AHEAD_PARTS_MAX, 2 * self._sequences.pop(offset, 0) or 1)
-        self._sequences[next_offset] = ahead_count
+        count = 2 * self._sequences.pop(offset, 0) or 1
+        self._sequences[next_offset] = min(AHEAD_RUNS_MAX, max(count, self._sequences.pop(next_offset, 0)))
         while len(self._sequences) > SEQUENCES_MAX:
             self._sequences.popitem(last=False)
+        with suppress(KafkaError):
+            load(next_offset, self._sequences[next_offset])
+
+    def _runs_ahead(self, offset: int, count: int) -> None:
+        log, left_bytes = self._log, self._cache.ahead_bytes_max
+        for extent in islice(log.extents.since(offset), count):
+            left_bytes -= extent.size_bytes
+            if left_bytes < 0:
+                return
+            self._cache.find(extent, log.epochs, log.place, None)
+
+    def _parts_ahead(self, offset: int, count: int) -> None:
         log = self._log
-        extent = log.leveled.at(next_offset)
-        try:
-            while extent is not None and ahead_count:
-                run = self._index(extent)
-                if run is None and extent.size_bytes > WHOLE_BYTES_MAX:
-                    return
-                for number in range(part_of(run, next_offset), parts_count(run))[:ahead_count]:
-                    self._cache.find_leveled(extent, log.key, number, log.epochs, log.place, None)
-                    ahead_count -= 1
-                next_offset = extent.end_offset
-                extent = log.leveled.at(next_offset)
-        except KafkaError:
-            return
+        left_count = min(count, AHEAD_PARTS_MAX)
+        extent = log.leveled.at(offset)
+        while extent is not None and left_count:
+            run = self._index(extent)
+            if run is None and extent.size_bytes > WHOLE_BYTES_MAX:
+                return
+            for number in range(part_of(run, offset), parts_count(run))[:left_count]:
+                self._cache.find_leveled(extent, log.key, number, log.epochs, log.place, None)
+                left_count -= 1
+            offset = extent.end_offset
+            extent = log.leveled.at(offset)
 
     # By time
 

@@ -20,6 +20,9 @@ from sexton.ports.work_queue import CloudWork, WorkKey, WorkRow
 from sexton.settings.topic import TopicConfig
 from sexton.types import INT64_MAX
 
+STORE: Final = "store"
+"""Stands where a replica's broker stands: a cloud partition has one copy."""
+
 LEVEL_BYTES: Final = 32 << 20
 LEVEL_EXTENTS: Final = 5_000
 LEVEL_MS: Final = 300_000

@@ -25,7 +25,7 @@ from tests.log.helpers import read_all
 from tests.producers import producer_at
 
 PRODUCE, WRITE_TXN_MARKERS, TXN_OFFSET_COMMIT = 0, 27, 28
-OLD_PRODUCE, OLD_COMMIT = 9, 3
+OLD_PRODUCE, NEW_PRODUCE, OLD_COMMIT = 9, 12, 3
 PRODUCER = producer_at(77, 3)
 COORDINATOR_EPOCH = 6
 TURNS_MAX = 8
@@ -59,10 +59,10 @@ def sequences(broker: ServingBroker) -> list[int]:
     return [found.base_sequence for found in read_all(broker.replica().log) if found.base_sequence >= 0]
 
 
-def send(client: Client, sequence: int, timeout_ms: int = 30_000) -> None:
+def send(client: Client, sequence: int, timeout_ms: int = 30_000, version: int = OLD_PRODUCE) -> None:
     data = [{"index": 0, "records": batch(PRODUCER, sequence, "value")}]
     body = {"transactional_id": "app", "acks": -1, "timeout": timeout_ms}
-    client.ask(PRODUCE, OLD_PRODUCE, {**body, "topic_data": [{"name": TOPIC, "partition_data": data}]})
+    client.ask(PRODUCE, version, {**body, "topic_data": [{"name": TOPIC, "partition_data": data}]})
 
 
 async def mark(broker: ServingBroker, *, is_commit: bool) -> None:
@@ -125,6 +125,30 @@ def test_without_the_rule_it_is(coordinator: list[asyncio.Future[None]]) -> None
     with breaking("batch-overtakes-verification"):
         found = [asyncio.run(produced(coordinator, turns_before))[1] for turns_before in range(TURNS_MAX)]
     assert any(ErrorCode.out_of_order_sequence_number in codes for codes in found)
+
+
+async def test_a_transaction_whose_first_batch_was_refused_begins_with_it_and_with_no_other(
+    coordinator: list[asyncio.Future[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator was still ending the transaction before when it was asked about the first batch."""
+    say_yes = verifier.answer
+
+    async def say_no(broker: object, question: object, places: Sequence[TopicPartition]) -> Answers:
+        return dict.fromkeys(places, ErrorCode.concurrent_transactions)
+
+    client = Client(await coordinating_broker())
+    monkeypatch.setattr(verifier, "answer", say_no)
+    send(client, 0, version=NEW_PRODUCE)
+    await turns()
+    monkeypatch.setattr(verifier, "answer", say_yes)
+    for sequence in (1, 0, 1):
+        send(client, sequence, version=NEW_PRODUCE)
+        await turns()
+        for question in coordinator:
+            if not question.done():
+                question.set_result(None)
+        await turns()
+    assert codes(client) == [ErrorCode.not_enough_replicas] * 2 + [ErrorCode.none] * 2
 
 
 async def test_one_that_fails_in_an_unexpected_way_keeps_nobody_behind_it(

@@ -397,6 +397,49 @@ async def test_the_first_batch_of_a_new_epoch_that_was_refused_is_waited_for() -
     assert await send(client, 1, NEW_PRODUCER[1] + 1) is ErrorCode.none
 
 
+async def test_a_gap_that_nobody_refused_is_told_and_not_waited_for_for_ever() -> None:
+    """A leader acknowledged what is missing, and lost it: no client sends it again."""
+    broker = await serving_broker()
+    client = Client(broker)
+    assert await send(client, 0) is ErrorCode.none
+    await lose_leadership(broker)
+    assert await send(client, 3) is ErrorCode.not_leader_or_follower
+    await regain_leadership(broker)
+    assert await send(client, 3) is ErrorCode.out_of_order_sequence_number
+
+
+async def test_only_a_refusal_for_another_reason_makes_the_wait_longer() -> None:
+    broker = await serving_broker()
+    client = Client(broker)
+    assert [await send(client, sequence) for sequence in (0, 1)] == [ErrorCode.none] * 2
+    await lose_leadership(broker)
+    assert await send(client, 1) is ErrorCode.not_leader_or_follower
+    broker.clock.ms += KEPT_MS - 1
+    assert await send(client, 2) is ErrorCode.not_leader_or_follower
+    await regain_leadership(broker)
+    broker.clock.ms += KEPT_MS - 1
+    assert await send(client, 3) is ErrorCode.not_leader_or_follower
+    broker.clock.ms += 1
+    assert await send(client, 3) is ErrorCode.out_of_order_sequence_number
+    assert [await send(client, sequence) for sequence in (2, 3)] == [ErrorCode.none] * 2
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_a_late_batch_of_the_epoch_before_ends_no_wait(is_refused: bool) -> None:
+    broker = await serving_broker()
+    client = Client(broker)
+    new = NEW_PRODUCER[1] + 1
+    await lose_replicas(broker)
+    assert await send(client, 0, new) is ErrorCode.not_enough_replicas
+    if is_refused:
+        assert await send(client, 7) is ErrorCode.not_enough_replicas
+    await regain_replicas(broker)
+    if not is_refused:
+        assert await send(client, 7) is ErrorCode.none
+    assert await send(client, 1, new) is ErrorCode.not_enough_replicas
+    assert [await send(client, sequence, new) for sequence in (0, 1)] == [ErrorCode.none] * 2
+
+
 async def test_a_refusal_that_no_client_tries_again_upon_leaves_no_gap() -> None:
     broker = await serving_broker()
     client = Client(broker)

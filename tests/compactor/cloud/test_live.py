@@ -98,9 +98,15 @@ class Cluster:
         self.ask(lambda metastore: metastore.change_settings(ConfigScope.BROKER, "", changes))
 
     def check_deep(self) -> dict[str, Any]:
-        command = [sys.executable, "-m", "sexton.cli.main", "cloud", "check", "--deep", "--json"]
+        return self._sexton("cloud", "check", "--deep", "--dir", str(self._path))
+
+    def why(self, one: Seen) -> str:
+        place = (f"table:{one[0]}", "--offset", str(one[1]))
+        return str(self._sexton("compaction", "why", *place, "--bootstrap-server", self.bootstrap)["because"])
+
+    def _sexton(self, *words: str) -> dict[str, Any]:
         done = subprocess.run(
-            [*command, "--dir", str(self._path)],
+            [sys.executable, "-m", "sexton.cli.main", *words, "--json"],
             env={**os.environ, **ENVIRONMENT},
             capture_output=True,
             text=True,
@@ -204,6 +210,8 @@ def test_brokers_that_were_down_meanwhile_serve_what_a_compactor_made_of_their_t
         create_topic(cluster.bootstrap, "events", PARTITIONS, 1, CLOUD)
         write_transactions(cluster.bootstrap, ["table", "events"], rng)
         before = {topic: read_committed(cluster.bootstrap, topic) for topic in ("table", "events")}
+        last = next(one for one in reversed(newest(before["table"])) if one[3] is not None)
+        assert cluster.why(last) == "it is in L0: the partition is leveled up to 0"
         cluster.set_level_ms(0)
         cluster.stop()
         metastore_url, store_url = cluster.urls
@@ -219,6 +227,7 @@ def test_brokers_that_were_down_meanwhile_serve_what_a_compactor_made_of_their_t
         assert read_committed(cluster.bootstrap, "events") == before["events"]
         assert read_committed(cluster.bootstrap, "table") == newest(before["table"])
         assert len(before["table"]) > 2 * len(newest(before["table"])), "there was something to compact"
+        assert cluster.why(last) == "it is the newest record of its key"
         assert cluster.check_deep()["is_right"]
         write_transactions(cluster.bootstrap, ["table", "events"], rng)
         after = read_committed(cluster.bootstrap, "events")

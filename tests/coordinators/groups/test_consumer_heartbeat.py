@@ -43,6 +43,31 @@ def test_a_heartbeat_without_news_is_answered_without_an_assignment() -> None:
     assert len(h.records) == written
 
 
+def test_another_assignment_is_told_until_it_was_named() -> None:
+    """After a request that timed out librdkafka goes on as if it had had an answer."""
+    h = Harness(t=2)
+    h.enter("a", "t")
+    h.enter("b", "t")
+    for owned in (partitions(t=range(2)), None, partitions(t=range(2)), None):
+        assert h.beat("a", 1, owned=owned).assignment == partitions(t=[0])
+    assert h.beat("a", 1, owned=partitions(t=[0])).assignment is None
+    assert h.beat("a", 2).assignment is None
+    assert h.beat("b", 2).assignment == partitions(t=[1])  # lost
+    assert h.beat("b", 2).assignment == partitions(t=[1])
+    assert h.beat("b", 2, owned=partitions(t=[1])).assignment is None
+    assert h.beat("b", 2).assignment is None
+
+
+def test_a_confirmation_that_comes_again_is_answered_again() -> None:
+    h = Harness(GroupSettings(group_consumer_assignors=("range",)), t=1, u=1)
+    h.enter("a", "t")
+    h.beat("a", 1, owned=partitions(t=[0]))
+    h.beat("a", 1, topics=("u",))
+    for _ in range(2):  # the first answer is lost
+        told = h.beat("a", 1, owned={})
+        assert (told.member_epoch, told.assignment) == (2, partitions(u=[0]))
+
+
 def test_a_full_heartbeat_is_answered_with_the_assignment() -> None:
     h = Harness(t=1)
     h.enter("a", "t")
@@ -145,6 +170,29 @@ def test_a_member_with_another_epoch_is_fenced() -> None:
     h.beat("a", 2, topics=("t",), owned={})
     with refused(ErrorCode.fenced_member_epoch):
         h.beat("a", 1, owned={})
+
+
+@pytest.mark.parametrize("beats_count", [0, 1, 2])
+def test_a_fenced_member_joins_again_under_its_id_and_hears_all_that_it_holds(beats_count: int) -> None:
+    """Java's client and librdkafka keep their id. Nothing is free by that: the request may be a late one, of a client
+    that has long joined, and reads."""
+    h = Harness(t=3)
+    h.enter("a", "t")
+    h.beat("a", 1, owned=partitions(t=range(3)))
+    h.enter("b", "t")
+    for owned in ((range(3)), (range(2)))[:beats_count]:
+        h.beat("a", 1, owned=partitions(t=owned))
+    held = partitions(t=range(3) if beats_count < 2 else range(2))
+    epoch = 1 if beats_count < 2 else 2
+    told = h.enter("a", "t")
+    assert (told.member_epoch, told.assignment) == (epoch, held)
+    if beats_count < 2:
+        assert h.beat("b", 2).assignment is None
+        assert h.beat("a", 1, owned=held).assignment == partitions(t=range(2))
+    told = h.beat("a", epoch, owned=partitions(t=range(2)))
+    assert told.member_epoch == 2
+    assert h.beat("b", 2).assignment == partitions(t=[2])
+    assert h.consumer().state is ConsumerState.STABLE
 
 
 def test_what_a_member_does_not_name_is_not_free_before_it_was_told() -> None:
@@ -460,6 +508,14 @@ def test_a_static_member_that_missed_the_answer_to_its_join_joins_again() -> Non
     assert (answer.member_epoch, answer.assignment) == (1, partitions(t=[0]))
     with refused(ErrorCode.unreleased_instance_id):
         h.enter("b", "t", instance_id="one")
+
+
+def test_a_static_member_comes_back_under_the_id_that_it_had() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t", instance_id="one")
+    h.beat("a", LEAVE_STATIC_EPOCH, instance_id="one")
+    answer = h.enter("a", "t", instance_id="one")
+    assert (answer.member_epoch, answer.assignment) == (1, partitions(t=[0]))
 
 
 def test_a_static_member_can_leave_for_good() -> None:

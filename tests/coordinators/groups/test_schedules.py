@@ -38,6 +38,8 @@ BEAT_MS = 5_000
 ACTIONS_COUNT = 13
 LOSE = 4
 """See `World.step`."""
+REJOINING = -9
+"""Epoch of a client whose join is asked for again under the same id, because an answer was lost or it was fenced."""
 TOPICS = ("t", "u", "v")
 EXPECTED = {
     ErrorCode.fenced_member_epoch,
@@ -159,7 +161,7 @@ class World:
             if not client.is_in:
                 if client.epoch == 0:
                     client.lives_count += 1
-                    client.epoch = -9  # joining: a lost answer is asked for again under the same id
+                    client.epoch = REJOINING
                     client.joined_topics = client.topics
                 answer = h.beat(
                     client.member_id,
@@ -186,6 +188,7 @@ class World:
             client.must_ask_again = is_lost
             if not is_lost:
                 client.stop()
+                client.epoch, client.joined_topics = REJOINING, client.topics
             return
         client.must_ask_again = is_lost
         if is_lost:

@@ -28,7 +28,7 @@ from sexton.broker.leader_hints import leader_hint
 from sexton.broker.network.request import DropConnectionError, Request, Response, milliseconds
 from sexton.broker.produce.answer import PartitionAnswer, encode
 from sexton.broker.produce.in_transaction import HeldBatch, check_answer, hold, is_in_transaction
-from sexton.broker.produce.refused import TopicKey
+from sexton.broker.produce.refused import BehindRefusedError, TopicKey
 from sexton.broker.produce.unpacking import Validated
 from sexton.log.inside import is_zstd
 from sexton.metadata.topics import INTERNAL_TOPICS
@@ -239,8 +239,9 @@ class _Produce:
         committed = outcome.committed = waiting or asyncio.get_running_loop().create_future()
 
         def enter(code: ErrorCode) -> None:
+            if code is ErrorCode.none:
+                self.broker.refused.check(key, replica, kept)
             check_answer(replica, held, code, self.version)
-            self.broker.refused.check(key, replica, kept)
             now_ms = self.broker.clock.now_ms()
             try:
                 appended, then = replica.append(
@@ -263,7 +264,7 @@ class _Produce:
         self, outcome: PartitionAnswer, key: TopicKey, name: str | None, records: Buffer | None, error: KafkaError
     ) -> None:
         """Fails a partition whose batch was not appended."""
-        if records:
+        if records and not isinstance(error, BehindRefusedError):
             self.broker.refused.note(key, outcome.index, records, error.code)
         self._failed(outcome, name, error)
 

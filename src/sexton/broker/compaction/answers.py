@@ -14,6 +14,7 @@ from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, start_positions
 from sexton.client.health import figures
 from sexton.client.raw import raw_batches
+from sexton.compaction.cloud_due import STORE
 from sexton.compaction.fates import GONE, count
 from sexton.errors import SextonError
 from sexton.protocol import private
@@ -62,6 +63,8 @@ async def cluster(client: Client) -> dict[str, Any]:
     return {**found, "compactors": compactors_count, "due_for_compaction": due_count}
 
 
+NEWEST: Final = "it is the newest record of its key"
+HORIZON: Final = "its delete horizon has not passed: a slow consumer may still need it"
 NOBODY_COMPACTS: Final = "Nobody compacts: no compactor runs. Start one: sexton compactor --metastore URL"
 
 
@@ -150,33 +153,57 @@ def _explain(
         raise NotFoundError("no leader answers, or the topic is not compacted", f"{topic}-{partition}")
     is_marker = batch.is_control
     what = f"{batch.control_type.name} marker" if is_marker else "tombstone" if record.is_tombstone else "record"
-    limit, own, rule = ("mxro", "mxfo", "MXRO") if is_marker else ("mtro", "mcco", "MTRO")
-    waits_for: list[str] = []
-    horizon_ms = None
-    if batch.last_offset >= leader[own]:
-        because = f"it has not been compacted yet: the leader's {own.upper()} is {leader[own]:,}"
-        waits_for.append(f"the next pass reaches {leader['bound']:,}: {leader['bound_because']}")
-    elif what == "record":
-        because = "it is the newest record of its key"
-    elif batch.last_offset >= leader[limit]:
-        because = f"{rule} is {leader[limit]:,}: not every replica is known to be past it"
-        waits_for += [f"broker {one['broker']} is at {one[own]:,}" for one in replicas if one[own] <= batch.last_offset]
-        waits_for += [line.partition(": ")[2] for line in held_back([leader])]
-    elif batch.delete_horizon_ms is None:
-        because = "all replicas are past it: delete.retention.ms starts with the next pass"
-    elif batch.delete_horizon_ms > now_ms:
-        because = "its delete horizon has not passed: a slow consumer may still need it"
-        horizon_ms = batch.delete_horizon_ms
+    if leader["broker"] == STORE:
+        because, waits_for = _kept_in_store(batch, what, leader, now_ms)
     else:
-        because = "nothing keeps it: the next pass takes it"
-    waits_for += uncleanable(replicas)
+        because, waits_for = _kept_on_disks(batch, what, leader, replicas, now_ms)
     return {
         "what": what,
         "offset": record.offset,
         "because": because,
-        "waits_for": waits_for,
-        "delete_horizon_ms": horizon_ms,
+        "waits_for": [*waits_for, *uncleanable(replicas)],
+        "delete_horizon_ms": batch.delete_horizon_ms if because == HORIZON else None,
     }
+
+
+def _kept_on_disks(
+    batch: Batch, what: str, leader: Status, replicas: Sequence[Status], now_ms: int
+) -> tuple[str, list[str]]:
+    limit, own, rule = ("mxro", "mxfo", "MXRO") if batch.is_control else ("mtro", "mcco", "MTRO")
+    if batch.last_offset >= leader[own]:
+        because = f"it has not been compacted yet: the leader's {own.upper()} is {leader[own]:,}"
+        return because, [f"the next pass reaches {leader['bound']:,}: {leader['bound_because']}"]
+    if what == "record":
+        return NEWEST, []
+    if batch.last_offset >= leader[limit]:
+        waits_for = [f"broker {one['broker']} is at {one[own]:,}" for one in replicas if one[own] <= batch.last_offset]
+        waits_for += [line.partition(": ")[2] for line in held_back([leader])]
+        return f"{rule} is {leader[limit]:,}: not every replica is known to be past it", waits_for
+    if batch.delete_horizon_ms is None:
+        return "all replicas are past it: delete.retention.ms starts with the next pass", []
+    return _by_horizon(batch.delete_horizon_ms, now_ms), []
+
+
+def _kept_in_store(batch: Batch, what: str, leader: Status, now_ms: int) -> tuple[str, list[str]]:
+    """There is one copy: nothing waits for replicas, and no marker outlives leveling."""
+    leveled, cleaned, stable = leader["mxfo"], leader["mcco"], leader["last_stable_offset"]
+    if batch.last_offset >= leveled:
+        because = f"it is in L0: the partition is leveled up to {leveled:,}"
+        if batch.last_offset >= stable:
+            return because, [f"a transaction is open at {stable:,}, and leveling stops there"]
+        return because, ["the next leveling" + (f": {leader['why']}" if leader["why"] else "")]
+    if batch.last_offset >= cleaned:
+        because = f"it is leveled, and has not been compacted yet: L1 is compacted up to {cleaned:,}"
+        return because, [f"the next pass reaches {leader['bound']:,}: {leader['bound_because']}"]
+    if what == "record":
+        return NEWEST, []
+    if batch.delete_horizon_ms is None:
+        return "delete.retention.ms starts with the next pass", []
+    return _by_horizon(batch.delete_horizon_ms, now_ms), []
+
+
+def _by_horizon(delete_horizon_ms: int, now_ms: int) -> str:
+    return HORIZON if delete_horizon_ms > now_ms else "nothing keeps it: the next pass takes it"
 
 
 async def ask(client: Client, broker: int, api_key: int, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,19 +6,16 @@ nothing waits for replicas: MTRO and MXRO are where its log ends.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from sexton.cloud.replica import CloudReplica
 from sexton.cloud.replicas import CloudReplicas
-from sexton.compaction.cloud_due import key_of, why_compact, why_level
+from sexton.compaction.cloud_due import STORE, key_of, why_compact, why_level
 from sexton.ports.clock import Clock
 from sexton.ports.cloud import CloudPartitionRow
 from sexton.ports.metastore import Metastore
 from sexton.ports.work_queue import CloudWork, WorkRow
 from sexton.settings.topic import TopicConfig
-
-STORE: Final = "store"
-"""Stands where a replica's broker stands."""
 
 
 class CloudTopics:

@@ -9,6 +9,9 @@ lost records: it raises its epoch and sends again in the new one all that is not
 What a dead leader had appended without an answer is doubled by that, because a new epoch is not compared with the one
 before. So a refused batch is remembered for a while, and batches after it are refused with the same error until it has
 come: clients then send all of them again, in order.
+
+Only a refusal for another reason begins that while anew. A gap whose missing batches nobody refused here (their leader
+acknowledged them, and was lost) is none of this: it is told as in Kafka, for no client will ever fill it.
 """
 
 from __future__ import annotations
@@ -41,6 +44,10 @@ Place = tuple[TopicKey, int, int]
 """(topic, partition, producer id)"""
 
 
+class BehindRefusedError(KafkaError):
+    """The batch is refused for nothing but one before it."""
+
+
 class _Refused(NamedTuple):
     epoch: int
     first: int
@@ -69,19 +76,20 @@ class RefusedBatches:
         if producer_id < 0 or sequence < 0:
             return
         place = topic, partition, producer_id
-        last = sequence
-        known = self._refused.get(place)
-        if known is not None and known.epoch == epoch:
-            last = sequence if _is_after(sequence, known.last) else known.last
-            if _is_after(sequence, known.first):
-                self._refused[place] = known._replace(last=last)
-                return
         now_ms = self._clock.monotonic_ms()
         self._forget(now_ms)
-        self._refused.pop(place, None)  # so that the newest entry is the last
+        first = last = sequence
+        known = self._refused.get(place)
+        if known is not None:
+            if epoch < known.epoch:
+                return
+            if epoch == known.epoch:
+                first = known.first if _is_after(sequence, known.first) else sequence
+                last = sequence if _is_after(sequence, known.last) else known.last
+            del self._refused[place]  # so that the newest entry is the last
         if len(self._refused) >= KEPT_MAX:
             del self._refused[next(iter(self._refused))]
-        self._refused[place] = _Refused(epoch, sequence, last, code, now_ms + KEPT_MS)
+        self._refused[place] = _Refused(epoch, first, last, code, now_ms + KEPT_MS)
 
     def check(self, topic: TopicKey, replica: Replica, records: Buffer) -> None:
         """Raises if the batch comes after one that was refused and has not been sent again."""
@@ -92,13 +100,15 @@ class RefusedBatches:
         place = topic, replica.partition, producer_id
         self._forget(self._clock.monotonic_ms())
         refused = self._refused.get(place)
-        if refused is None:
+        if refused is None or epoch < refused.epoch:
             return
         producer = replica.log.producers.get(producer_id)
-        if epoch != refused.epoch or _is_over(producer, refused):
+        if epoch > refused.epoch or _is_over(producer, refused):
             del self._refused[place]
         elif _leaves_gap(sequence, producer, refused):
-            raise KafkaError(
+            if _is_after(sequence, refused.last):
+                self._refused[place] = refused._replace(last=sequence)
+            raise BehindRefusedError(
                 refused.code,
                 f"{replica.topic}-{replica.partition}: producer {producer_id}: sequence {sequence} comes after some of "
                 f"{refused.first} to {refused.last}, which were refused and have not come again",
@@ -121,8 +131,10 @@ def _is_over(producer: Producer | None, refused: _Refused) -> bool:
 
 
 def _leaves_gap(sequence: int, producer: Producer | None, refused: _Refused) -> bool:
+    if not _is_after(sequence, refused.first):
+        return False
     if producer is None or producer.epoch < refused.epoch:
-        return _is_after(sequence, refused.first)
+        return True
     return _is_after(sequence, (producer.last_sequence + 1) & SEQUENCE_MAX)
 
 

@@ -93,6 +93,9 @@ class ConsumerGroup:
     named: dict[str, frozenset[PartitionId]] = field(default_factory=dict, compare=False)
     """Of the partitions that each member held, those that it named when it last named any: it has received them. Not
     recorded: after a failover members count as not having received what they do not name."""
+    untaken: set[str] = field(default_factory=set, compare=False)
+    """Members that were told another assignment and have not named just that since. The answer may be lost, and
+    librdkafka does not ask for everything after a request that timed out: they are told again in every answer."""
 
     @property
     def state(self) -> ConsumerState:
@@ -199,6 +202,7 @@ class ConsumerGroup:
     def remove_member(self, member_id: str) -> None:
         self._forget_holdings(member_id)
         self.named.pop(member_id, None)
+        self.untaken.discard(member_id)
         member = self.members.pop(member_id, None)
         if member is not None:
             self._forget_instance(member)

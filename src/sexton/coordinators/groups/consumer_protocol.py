@@ -24,7 +24,7 @@ from sexton.coordinators.groups.messages import (
     ConsumerHeartbeatAnswer,
     ConsumerHeartbeatRequest,
 )
-from sexton.coordinators.groups.reconcile import check_state, held_again, is_subset, named_of, reconcile
+from sexton.coordinators.groups.reconcile import check_state, has_taken, held_again, is_subset, named_of, reconcile
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import metadata_hash
 from sexton.coordinators.patterns import compile_pattern
@@ -89,6 +89,7 @@ class ConsumerProtocol:
         self.check_room(group, request.member_id)
         self.check_regex(group, request.regex)
         member_id = request.member_id or core.new_consumer_member_id()
+        known = group.members.get(member_id)
         before = self._find_member(group, request, member_id)
         check_state(before, request.owned)
         member = replace(
@@ -109,7 +110,11 @@ class ConsumerProtocol:
         again: ConsumerMember | None = None
         if request.owned is not None:
             holder = group.members[member_id]
-            if request.is_full and not is_joining:
+            if is_joining:
+                # It may be a late request, of a client that has long joined, and reads.
+                if known is not None and known.classic is None and known.epoch > JOIN_EPOCH:
+                    again = held_again(holder, request.owned, frozenset())
+            elif request.is_full:
                 again = held_again(holder, request.owned, group.named.get(member_id, frozenset()))
             # Who is told again may be letting go of what it names, and take it on anew: that it has received it counts
             # once it names everything.
@@ -120,7 +125,12 @@ class ConsumerProtocol:
             after = self._tell_again(group, again)
         config = core.config_of(group.group)
         self._expect_heartbeat(group, member_id, config.consumer_session_timeout_ms)
-        has_news = request.is_full or after.assigned != before.assigned
+        is_changed = after.assigned != before.assigned
+        if has_taken(after, request.owned):
+            group.untaken.discard(member_id)
+        elif is_changed and not request.is_full:
+            group.untaken.add(member_id)
+        has_news = request.is_full or is_changed or member_id in group.untaken
         return ConsumerHeartbeatAnswer(
             member_id,
             after.epoch,
@@ -351,9 +361,9 @@ class ConsumerProtocol:
 
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeatRequest) -> None:
     """The previous epoch is accepted too, if the member does not own more than its assignment: the response with its
-    new epoch may have been lost."""
+    new epoch may have been lost. So is a member that joins again: it was fenced, and clients keep their id."""
     received = request.member_epoch
-    if received == member.epoch:
+    if received == member.epoch or received == JOIN_EPOCH < member.epoch:
         return
     if received < member.epoch and received == member.previous_epoch and is_subset(request.owned, member.assigned):
         return

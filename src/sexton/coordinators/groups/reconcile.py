@@ -8,7 +8,8 @@ revocation, has left, or was fenced: this is what keeps two members from reading
 
 Deviation from Kafka, on the safe side: a heartbeat that names fewer partitions than the member was assigned does not
 free the others before the member was asked to revoke them. It may be about to start reading them. Kafka frees them at
-once; here that happens only when the member is joining: then it reads nothing but what it names.
+once, also when the member joins again under its id (it was fenced), which may be a late request; here that happens only
+when another process joins for it (a static member): then it reads nothing but what it names.
 
 Clients name their partitions when they join, after a request that failed, and when they have taken on another
 assignment; never otherwise. After a failed request it cannot be known from that whether they have not received a
@@ -24,7 +25,8 @@ that its client gave up, can still be taken for that. So it is in Kafka, for eve
 
 Known: librdkafka looks up topic names before it takes an assignment on. If it is told meanwhile to revoke what it has
 not taken on, it drops the assignment, has nothing left to do, and never confirms: it is fenced after its rebalance
-timeout, and joins again. So it is in Kafka. No partition is read by two.
+timeout, and joins again. It learns of that with its next heartbeat: until then it reads what it had not to revoke,
+which others may have by now. So it is in Kafka.
 """
 
 from __future__ import annotations
@@ -158,3 +160,8 @@ def is_subset(owned: Partitions | None, assigned: Mapping[uuid.UUID, frozenset[i
     if owned is None:
         return False
     return all(numbers <= assigned.get(topic_id, EMPTY) for topic_id, numbers in owned.items())
+
+
+def has_taken(member: ConsumerMember, owned: Partitions | None) -> bool:
+    """Whether the member says that it owns what it is assigned, no less and no more."""
+    return owned is not None and is_subset(owned, member.assigned) and is_subset(member.assigned, owned)
