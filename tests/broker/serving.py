@@ -20,6 +20,7 @@ from sexton.adapters.metastore import InProcessMetastore
 from sexton.adapters.metastore.session import Session
 from sexton.broker.broker import Broker
 from sexton.broker.network.connection import ClientConnection
+from sexton.broker.topics import in_cloud
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.ports.disk import Disk, FileSlice
 from sexton.ports.metastore import (
@@ -95,6 +96,11 @@ class LeavingMetastore(InProcessMetastore):
     def __init__(self) -> None:
         super().__init__()
         self.is_away = False
+        self.outlives_its_broker = False
+
+    async def close(self) -> None:
+        if not self.outlives_its_broker:
+            await super().close()
 
     async def run(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.is_away:
@@ -123,7 +129,13 @@ class ServingBroker(Broker):
     clock: ManualClock
     metastore: LeavingMetastore
 
-    def __init__(self, disk: Disk | None = None, objects: ObjectStore | None = None, **settings: str | int) -> None:
+    def __init__(
+        self,
+        disk: Disk | None = None,
+        objects: ObjectStore | None = None,
+        metastore: LeavingMetastore | None = None,
+        **settings: str | int,
+    ) -> None:
         needed: dict[str, str | int] = {
             "node.id": BROKER_ID,
             "log.dirs": "/data",
@@ -137,7 +149,7 @@ class ServingBroker(Broker):
             clock=ManualClock(),
             disk=disk or MemoryDisk(),
             network=Nowhere(),
-            metastore=LeavingMetastore(),
+            metastore=metastore or LeavingMetastore(),
             rng=random.Random(1),
             objects=objects,
         )
@@ -171,6 +183,8 @@ class ServingBroker(Broker):
     ) -> None:
         """Led and kept in sync by this broker alone; the replica of the second one is behind."""
         row = PartitionRow(topic_id, 0, (BROKER_ID, OTHER_IDS[0]), (BROKER_ID,), BROKER_ID, LeaderEpoch(0), 0)
+        if settings is not None and settings.get("storage.mode") == "cloud":
+            row = in_cloud(row)
         rows = [replace(row, partition=index) for index in range(partitions_count)]
         await self.metastore.create_topic(TopicRow(topic_id, name, name.startswith("__")), rows, settings or {})
         await self.catch_up()
@@ -257,7 +271,7 @@ async def serving_broker(
     disk: Disk | None = None, objects: ObjectStore | None = None, **settings: str | int
 ) -> ServingBroker:
     """Has joined a cluster of three, and leads every partition of TOPIC."""
-    broker = ServingBroker(disk, objects, **settings)
+    broker = ServingBroker(disk, objects, None, **settings)
     await broker.start()
     for broker_id in OTHER_IDS:
         await broker.add_broker(broker_id)

@@ -224,13 +224,13 @@ def test_the_default_mode_of_a_broker_is_for_topics_that_clients_make_and_not_fo
     async def work(broker: ServingBroker, client: Client) -> None:
         await create(client)
         await led(broker)
-        row = broker.view.topic("c")
+        row = broker.view.partition("c", 0)
         assert row is not None
-        assert broker.view.is_cloud(row.topic_id)
+        assert row.is_cloud
         await broker.ensure_internal_topic("__consumer_offsets")
-        offsets = broker.view.topic("__consumer_offsets")
+        offsets = broker.view.partition("__consumer_offsets", 0)
         assert offsets is not None
-        assert not broker.view.is_cloud(offsets.topic_id)
+        assert not offsets.is_cloud
 
     with_broker(work, default_storage_mode="cloud", offsets_topic_replication_factor=1)
 
@@ -340,7 +340,7 @@ def test_a_broker_without_a_store_leaves_cloud_partitions_to_others() -> None:
     asyncio.run(go())
 
 
-def test_the_mode_of_a_topic_cannot_be_changed() -> None:
+def test_a_cloud_topic_cannot_become_local() -> None:
     async def work(broker: ServingBroker, client: Client) -> None:
         await create(client, storage_mode="cloud")
         resource = Resource(ConfigScope.TOPIC, "c")
@@ -348,7 +348,7 @@ def test_the_mode_of_a_topic_cannot_be_changed() -> None:
         for settings in ({"storage.mode": "local"}, {}):
             with pytest.raises(KafkaError) as refused:
                 await change_settings(broker, resource, partial(_given, settings), validate_only=False)
-            assert "was made with cloud" in refused.value.message
+            assert "there is no way back" in refused.value.message
         after = {**CLOUD, "retention.ms": "1000"}
         await change_settings(broker, resource, lambda _: after, validate_only=False)
         await broker.catch_up()
@@ -366,9 +366,9 @@ def test_who_replaces_all_settings_of_a_topic_leaves_its_data_where_it_is() -> N
         assert (await client.call(alter_configs.API_KEY, 1, body)).responses[0].error_code == 0
         await broker.catch_up()
         assert (await led(broker)).config.retention_ms != 7
-        row = broker.view.topic("c")
+        row = broker.view.partition("c", 0)
         assert row is not None
-        assert broker.view.is_cloud(row.topic_id)
+        assert row.is_cloud
 
     with_broker(work)
 

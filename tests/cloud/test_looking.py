@@ -20,6 +20,7 @@ from sexton.cli.main import app
 from sexton.ports.cloud import Level
 from sexton.ports.object_names import claim_store, new_object_id
 from tests.adapters.metastore.cloud.world import TOPIC, World
+from tests.adapters.metastore.rows import partitions, topic
 from tests.cloud.test_replica import Broker
 from tests.cloud.worlds import CLUSTER
 from tests.log.helpers import plain
@@ -190,3 +191,17 @@ def test_where_there_is_no_cluster_it_is_said_what_to_do(tmp_path: Path) -> None
     done = CliRunner().invoke(app, ["cloud", "status", "--dir", str(tmp_path)])
     assert done.exception is not None
     assert "there is no cluster here" in str(done.exception)
+
+
+def test_status_tells_which_partitions_are_not_in_the_store_yet(place: Place) -> None:
+    async def make() -> None:
+        metastore = open_metastore(place.metastore_url)
+        made = topic("next", 9)
+        await metastore.create_topic(made, partitions(made, 12), {"storage.mode": "cloud"})
+        await metastore.close()
+
+    asyncio.run(make())
+    assert place.json("status")["local"] == [{"topic": "next", "partition": number} for number in range(12)]
+    told = " ".join(place.run("status").output.split())
+    assert "Local until their leaders copy them: next-0, next-1," in told
+    assert "next-9 and 2 more" in told

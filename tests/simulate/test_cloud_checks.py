@@ -12,6 +12,7 @@ import pytest
 from sexton.adapters.metastore.inprocess import InProcessMetastore
 from sexton.ports.cloud import CLOUD, STORAGE_MODE, Outcome, Owner
 from sexton.ports.cloud import Level as Leveled
+from sexton.ports.metastore import Storage
 from sexton.ports.object_names import MARKER_KEY, ObjectName
 from sexton.records.objects import Level
 from sexton.simulate.cloud_checks import CloudJudge
@@ -52,7 +53,7 @@ class Scene:
         self.do("open_cluster", CLUSTER)
         row = self.do("register_broker", broker(1), None)
         self.owner = Owner.broker(1, row.epoch)
-        self.do("create_topic", TOPIC, partitions(TOPIC, 1), {STORAGE_MODE: CLOUD})
+        self.do("create_topic", TOPIC, partitions(TOPIC, 1, storage=Storage.CLOUD), {STORAGE_MODE: CLOUD})
         self.do("claim_partitions", 1, row.epoch, [(KEY, LeaderEpoch(1))])
 
     def do(self, operation: str, *arguments: Any) -> Any:

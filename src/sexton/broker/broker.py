@@ -29,6 +29,7 @@ from sexton.broker.lifecycle.control import Control
 from sexton.broker.lifecycle.declining import Declining
 from sexton.broker.lifecycle.folder import Folder
 from sexton.broker.lifecycle.handover import begin_anew, lead_again, leave_unkept, reconcile, resolve_doubts, retreat
+from sexton.broker.lifecycle.moving import Mover
 from sexton.broker.lifecycle.news import News
 from sexton.broker.lifecycle.peers import Peers
 from sexton.broker.lifecycle.registration import Registration
@@ -142,6 +143,7 @@ class Broker:
         self.collector = None if host is None else Collector(host)
         self.replicas = Replicas(self, self._replication_settings(), cloud)
         self._declining = Declining(self)
+        self._mover = None if host is None or cloud is None else Mover(self, host, cloud.parts.claims)
         self.compaction = CompactionService(
             self.replicas,
             disk,
@@ -291,6 +293,8 @@ class Broker:
         self._spawn(self._adopt())
         if self.collector is not None:
             self._spawn(self._collect(self.collector))
+        if self._mover is not None:
+            self._spawn(self._mover.run())
         await self.news.tell()  # so that the other brokers include this one in their next Metadata responses
         logger.info("broker %d serves at %s:%d", self.config.node_id, self.config.advertised.host, self.port)
 

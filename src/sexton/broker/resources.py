@@ -11,7 +11,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from sexton.broker.admin import make_change
+from sexton.broker.topics import check_may_move, mark_store
 from sexton.metadata.topics import check_topic_name
+from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.checks import (
@@ -20,11 +22,13 @@ from sexton.settings.checks import (
     check_broker,
     check_group,
     check_min_insync,
+    check_movable,
     check_storage_mode,
     check_topic,
     group_setting,
     topic_setting,
 )
+from sexton.settings.layers import with_overrides
 from sexton.settings.schema import BadSettingError, Kind, Setting
 from sexton.types import INT32_MAX
 
@@ -122,6 +126,10 @@ async def change_settings(
         _check(broker, resource, before, after)
         changes: dict[str, str | None] = {name: after.get(name) for name in (*before, *after)}
         changes = {name: text for name, text in changes.items() if before.get(name) != text}
+        if resource.scope is ConfigScope.TOPIC and changes.get(STORAGE_MODE) == CLOUD:
+            check_may_move(broker, resource.name)
+            if not validate_only:
+                await mark_store(broker)
         if changes and not validate_only:
             await broker.metastore.change_settings(resource.scope, resource.name, changes, before)
 
@@ -137,7 +145,9 @@ def _check(broker: Broker, resource: Resource, before: Settings, settings: Setti
     try:
         if resource.scope is ConfigScope.TOPIC:
             check_storage_mode(before, settings)
-            check_topic(view, static, own, settings)
+            check_topic(view, static, own, settings, before)
+            if settings.get(STORAGE_MODE) == CLOUD != before.get(STORAGE_MODE):
+                check_movable(with_overrides(view, static, own, settings))
             if settings.get(MIN_INSYNC) != before.get(MIN_INSYNC):
                 check_min_insync(settings, _replicas_count(broker, resource.name))
         elif resource.scope is ConfigScope.GROUP:

@@ -24,7 +24,7 @@ from sexton.metadata.topics import (
     new_topic_rows,
 )
 from sexton.ports.cloud import CLOUD, STORAGE_MODE
-from sexton.ports.metastore import AlreadyExistsError, MetastoreUnavailableError, PartitionRow, TopicRow
+from sexton.ports.metastore import AlreadyExistsError, MetastoreUnavailableError, PartitionRow, Storage, TopicRow
 from sexton.ports.object_names import claim_store, is_claimed
 from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -64,7 +64,7 @@ async def create_topic(
         topic, rows = await _planned(broker, wanted)
         if not validate_only:
             if is_cloud(wanted):
-                await _claim_store(broker)
+                await mark_store(broker)
             try:
                 await broker.metastore.create_topic(topic, rows, wanted.settings)
             except AlreadyExistsError as error:
@@ -166,13 +166,18 @@ def plan_topic(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, list[Partiti
         is_internal=wanted.name in INTERNAL_TOPICS,
     )
     if is_cloud(wanted):
-        return topic, [replace(row, isr=row.replicas) for row in rows]
+        return topic, [in_cloud(row) for row in rows]
     with _settings_checked():
         check_min_insync(wanted.settings, min(len(row.replicas) for row in rows))
     return topic, rows
 
 
 # ---- cloud topics ----
+
+
+def in_cloud(row: PartitionRow) -> PartitionRow:
+    """Every broker can lead it: none of them holds anything."""
+    return replace(row, isr=row.replicas, storage=Storage.CLOUD)
 
 
 def is_cloud(wanted: NewTopic) -> bool:
@@ -182,27 +187,33 @@ def is_cloud(wanted: NewTopic) -> bool:
 def with_storage_mode(broker: Broker, wanted: NewTopic) -> NewTopic:
     """Where a topic's data is, is decided now: the default may change. Internal topics are never cloud: their
     coordinators must not wait for a store."""
-    if wanted.name in INTERNAL_TOPICS:
-        if is_cloud(wanted):
-            raise KafkaError(ErrorCode.invalid_config, f"{wanted.name} is an internal topic, which is always local")
+    if wanted.name in INTERNAL_TOPICS and not is_cloud(wanted):
         return wanted
     if STORAGE_MODE not in wanted.settings:
         default = with_overrides(broker.view, broker.config.static, broker.config.node_id, {}).storage_mode
         if default == CLOUD:
             wanted = replace(wanted, settings={**wanted.settings, STORAGE_MODE: CLOUD})
-    if is_cloud(wanted) and broker.objects is None:
+    if is_cloud(wanted):
+        check_may_move(broker, wanted.name)
+    return wanted
+
+
+def check_may_move(broker: Broker, topic: str) -> None:
+    """Raises KafkaError if a topic of this name cannot be a cloud topic."""
+    if topic in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.invalid_config, f"{topic} is an internal topic, which is always local")
+    if broker.objects is None:
         raise KafkaError(
             ErrorCode.invalid_config,
             f"{STORAGE_MODE}={CLOUD} needs an object store, and this broker has none: set cloud.store.url",
         )
-    return wanted
 
 
-async def _claim_store(broker: Broker) -> None:
+async def mark_store(broker: Broker) -> None:
     """Before the first cloud topic is made the store is marked as this cluster's. Later ones must find the mark."""
     assert broker.objects is not None
     try:
-        if not any(broker.view.is_cloud(topic.topic_id) for topic in broker.view.topics()):
+        if not any(row.storage is not Storage.LOCAL for row in broker.view.partitions()):
             await claim_store(broker.objects, broker.cluster_id)
         elif not await is_claimed(broker.objects, broker.cluster_id):
             raise unmarked(broker.objects.place)

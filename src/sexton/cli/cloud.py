@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from sexton.cloud.costs import Costs
     from sexton.cloud.looking import Explanation, Found, Status
     from sexton.cloud.scrubbing import Scrubbed
-    from sexton.ports.cloud import Extent, ObjectRow, ObjectState
+    from sexton.ports.cloud import CloudPartitionRow, Extent, ObjectRow, ObjectState
     from sexton.ports.metastore import Metastore
     from sexton.ports.objects import ObjectStore
+    from sexton.types import PartitionId
 
 app = typer.Typer(
     help="Show what cloud topics have in their store, what an object is for, and whether all is there.",
@@ -40,6 +41,7 @@ app = typer.Typer(
 T = TypeVar("T")
 
 STATES = ("pending", "live", "garbage")
+WAITING_SHOWN = 10
 
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster's folder, as `sexton up` was told.")]
 DEFAULT_DIRECTORY = Path("sexton-data")
@@ -113,12 +115,18 @@ def status(
     if as_json:
         sums = [{**one._asdict(), "level": one.level.name, "state": one.state.name.lower()} for one in found.sums]
         partitions = [
-            {**asdict(row), "topic": found.topics.get(row.topic_id), "topic_id": str(row.topic_id)}
+            {
+                **asdict(row),
+                "topic": found.topics.get(row.topic_id),
+                "topic_id": str(row.topic_id),
+                "storage": storage_of(found, (row.topic_id, row.partition)),
+            }
             for row in found.partitions
         ]
-        show.print_json({"round": found.round, "objects": sums, "partitions": partitions})
+        local = [{"topic": topic, "partition": partition} for topic, partition in still_local(found)]
+        show.print_json({"round": found.round, "objects": sums, "partitions": partitions, "local": local})
         return
-    if not found.partitions and not found.sums:
+    if not found.partitions and not found.sums and not found.storage:
         Console(stderr=True).print("No cloud topics yet. `sexton topic create NAME --config storage.mode=cloud`")
         return
     console = show.results()
@@ -130,7 +138,7 @@ def status(
     table = Table("topic", "partition", "start", "end", "stable", "extents", "bytes", "writer", "epoch")
     for row in found.partitions:
         table.add_row(
-            escape(found.topics.get(row.topic_id, f"{row.topic_id} (deleted)")),
+            escape(_name_of(found, row)),
             str(row.partition),
             *(f"{offset:,}" for offset in (row.start_offset, row.end_offset, row.stable_offset)),
             f"{row.l0_extents_count:,}",
@@ -139,7 +147,30 @@ def status(
             str(row.writer_epoch),
         )
     console.print(table)
+    if waiting := still_local(found):
+        names = ", ".join(f"{topic}-{partition}" for topic, partition in waiting[:WAITING_SHOWN])
+        more = f" and {len(waiting) - WAITING_SHOWN:,} more" if len(waiting) > WAITING_SHOWN else ""
+        console.print(escape(f"Local until their leaders copy them: {names}{more}"))
     console.print(f"[dim]round {found.round} of the collection[/]")
+
+
+def _name_of(found: Status, row: CloudPartitionRow) -> str:
+    storage = storage_of(found, (row.topic_id, row.partition))
+    name = found.topics.get(row.topic_id, str(row.topic_id))
+    return name if storage == "cloud" else f"{name} ({storage})"
+
+
+def storage_of(found: Status, key: PartitionId) -> str:
+    storage = found.storage.get(key)
+    return "deleted" if storage is None else storage.name.lower()
+
+
+def still_local(found: Status) -> list[tuple[str, int]]:
+    """Partitions of topics that are to be in the store, whose turn has not come."""
+    from sexton.ports.metastore import Storage
+
+    local = (key for key, storage in found.storage.items() if storage is Storage.LOCAL)
+    return sorted((found.topics[topic_id], partition) for topic_id, partition in local)
 
 
 @app.command()

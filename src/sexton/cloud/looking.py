@@ -12,6 +12,8 @@ from typing import Final
 
 from sexton.errors import DamagedObjectError, UnsupportedFormatError
 from sexton.ports.cloud import (
+    CLOUD,
+    STORAGE_MODE,
     CloudPartitionRow,
     Extent,
     ObjectId,
@@ -19,7 +21,7 @@ from sexton.ports.cloud import (
     ObjectsSum,
     ObjectState,
 )
-from sexton.ports.metastore import Metastore
+from sexton.ports.metastore import ConfigScope, Metastore, Storage
 from sexton.ports.object_names import ObjectName, is_claimed, object_id_time_ms
 from sexton.ports.objects import ObjectMissingError, ObjectStore
 from sexton.records.objects import Level, check_object
@@ -38,6 +40,8 @@ class Status:
     partitions: Sequence[CloudPartitionRow]
     round: Round
     topics: Mapping[uuid.UUID, str]
+    storage: Mapping[PartitionId, Storage]
+    """Of the partitions of topics that are in the store, or on their way there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +99,17 @@ class Found:
 
 
 async def read_status(metastore: Metastore) -> Status:
+    known = await metastore.read_changes(0)
+    in_cloud = {
+        one.name for one in known.configs if one.scope is ConfigScope.TOPIC and one.settings.get(STORAGE_MODE) == CLOUD
+    }
+    topics = {topic.topic_id: topic.name for topic in known.topics}
     return Status(
         await metastore.sum_objects(),
         await metastore.read_cloud_partitions(),
         (await metastore.read_collection()).round,
-        await read_topics(metastore),
+        topics,
+        {(row.topic_id, row.partition): row.storage for row in known.partitions if topics[row.topic_id] in in_cloud},
     )
 
 

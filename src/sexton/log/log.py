@@ -42,7 +42,7 @@ from sexton.log.locks import Locks
 from sexton.log.producers import Marker, ProducerStates, Verification
 from sexton.log.recovery import Recovered, start_offset_path
 from sexton.log.replay import note_copied, replay
-from sexton.log.segment import Segment
+from sexton.log.segment import AbortedEntry, Segment
 from sexton.log.segments import UNKNOWN_TIME_MS, ClosedSegments, Segments
 from sexton.log.snapshots import Snapshots
 from sexton.log.swapping import Swap
@@ -292,6 +292,20 @@ class Log:
         with self.health.reading():
             found = reading.aborted_transactions(self.segments.all, start_offset, end_offset)
         return found if start_offset >= self.segments.active.base_offset else self._released(found)
+
+    def aborted_entries(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
+        """Aborted transactions whose markers lie between the two offsets."""
+        with self.health.reading():
+            segments = self.segments.all[reading.segment_index(self.segments.all, start_offset) :]
+            return self._released(
+                [
+                    one
+                    for segment in segments
+                    if segment.base_offset < end_offset
+                    for one in segment.aborted
+                    if start_offset <= one.last_offset < end_offset
+                ]
+            )
 
     def offset_for_time(self, timestamp_ms: int, end_offset: int) -> TimedOffset | None:
         """The first record with this timestamp or a later one, below `end_offset`."""

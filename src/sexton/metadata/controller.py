@@ -133,12 +133,12 @@ def _needed_rows(view: ClusterView, settings: ControllerSettings) -> Iterator[Pa
     brokers = view.brokers
     active = {id_ for id_, broker in brokers.items() if broker.status is BrokerStatus.ACTIVE}
     for row in view.partitions():
-        is_whole = len(row.isr) == len(row.replicas) or not view.is_cloud(row.topic_id)
+        is_whole = len(row.isr) == len(row.replicas) or not row.is_cloud
         if row.leader in active and active.issuperset(row.isr) and is_whole and not reassignment.is_in_progress(row):
             continue
         topic = view.topic_by_id(row.topic_id)
         assert topic is not None
-        if view.is_cloud(row.topic_id):
+        if row.is_cloud:
             elected = elect_cloud(row, brokers)
             if elected is not None:
                 yield elected

@@ -128,13 +128,10 @@ class ClusterView:
         """What was set on exactly that resource; empty if nothing was."""
         return self._settings.get((scope, name), _NO_SETTINGS)
 
-    def is_cloud(self, topic_id: uuid.UUID) -> bool:
-        """Whether the topic's data is in an object store. Said by its own settings from its creation on, never by a
-        default, which may change."""
-        topic = self._topics.get(topic_id)
-        if topic is None:
-            return False
-        return self.settings_of(ConfigScope.TOPIC, topic.name).get(STORAGE_MODE) == CLOUD
+    def wants_cloud(self, topic: str) -> bool:
+        """Whether the topic's data belongs into an object store. Said by its own settings, never by a default, which
+        may change. Where a partition's data *is*, its row says."""
+        return self.settings_of(ConfigScope.TOPIC, topic).get(STORAGE_MODE) == CLOUD
 
     def names_with_settings(self, wanted: ConfigScope) -> Iterator[str]:
         """The resources of that scope on which something is set."""

@@ -128,10 +128,6 @@ class CloudPartitionRow:
     dirty_since_ms: int
     horizon_ms: int
     """When another compaction would remove a tombstone; 0 if none waits for that."""
-    prefix_from: int
-    prefix_until: int
-    """Offsets [prefix_from, prefix_until) are on the disks of replicas: of a topic that was local and is being moved.
-    Both are 0 otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +282,25 @@ class ExtentsPage:
     extents: Sequence[Extent]
     aborted: Sequence[AbortedRow]
     """Of L0, as far as it lies within these extents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What the log of a local partition was when the last of it had been copied, and nothing could be appended."""
+
+    start_offset: int
+    end_offset: int
+    stable_offset: int
+    producers: bytes
+    """A snapshot (`ProducersSnapshot`), at the end offset."""
+    earlier: bytes
+    """The batches that a snapshot leaves out (`ProducerDelta`)."""
+    epochs: Sequence[EpochStart]
+    """The log's history, up to the epoch that copied it."""
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        return self.start_offset, self.end_offset
 
 
 class StartAdvanced(NamedTuple):

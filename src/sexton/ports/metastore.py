@@ -19,11 +19,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from sexton.errors import SextonError
-from sexton.ports.cloud import CloudPartitionRow, CloudStore
+from sexton.ports.cloud import CloudPartitionRow, CloudStore, Copied
 from sexton.ports.work_queue import WorkQueue
 from sexton.types import LeaderEpoch
 
@@ -88,6 +88,17 @@ class TopicRow:
     is_internal: bool
 
 
+class Storage(IntEnum):
+    """Where a partition's records are. Only forward, but for a copy that is given up."""
+
+    LOCAL = 0
+    """In the logs of its replicas."""
+    MOVING = 1
+    """In the logs of its replicas, and its leader copies them to the object store (docs/decisions, 31)."""
+    CLOUD = 2
+    """In the object store alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
     topic_id: uuid.UUID
@@ -107,6 +118,11 @@ class PartitionRow:
     generation: int = 0
     """Raised when an unclean election of a compacted partition is forced, which lowers its watermarks and wipes the
     other replicas."""
+    storage: Storage = Storage.LOCAL
+
+    @property
+    def is_cloud(self) -> bool:
+        return self.storage is Storage.CLOUD
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +219,8 @@ class Metastore(WorkQueue, CloudStore, Protocol):
     async def create_topic(
         self, topic: TopicRow, partitions: Sequence[PartitionRow], settings: Mapping[str, str]
     ) -> None:
-        """Raises AlreadyExistsError if the name is taken. Row epochs are stored as given. With `storage.mode=cloud` the
-        cloud partitions are made, too: without it a topic never has any."""
+        """Raises AlreadyExistsError if the name is taken. Row epochs are stored as given. Rows of cloud partitions get
+        their cloud partitions, too."""
         ...
 
     async def delete_topic(self, topic_id: uuid.UUID) -> None:
@@ -224,6 +240,30 @@ class Metastore(WorkQueue, CloudStore, Protocol):
         stored; None where it had changed or is gone. `live` (epochs by broker id) must be registered and not fenced,
         else StaleError for the whole call: so a leader adds to the ISR the very process that it saw caught up
         (KIP-903), and acts itself only as the process that is registered."""
+        ...
+
+    async def begin_move(
+        self, broker_id: int, broker_epoch: int, row: PartitionRow, start_offset: int
+    ) -> PartitionRow | None:
+        """A local partition becomes MOVING: its leader has claimed a cloud partition that is empty and begins at the
+        offset. Returns the row as stored, None if it was another or names another leader. Raises LeaseLostError, like
+        the next two, if the broker is fenced."""
+        ...
+
+    async def abandon_move(
+        self, broker_id: int, broker_epoch: int, row: PartitionRow
+    ) -> tuple[PartitionRow | None, bool]:
+        """The copy that this leader has claimed is not that of its log: its extents go, some with each call. Returns
+        the row once the partition is LOCAL again, and whether to call again. (None, False) if the row is another, or
+        the copy another leader's. Raises StaleError if the row changes at that very moment: nothing is done."""
+        ...
+
+    async def finish_move(
+        self, broker_id: int, broker_epoch: int, row: PartitionRow, copied: Copied
+    ) -> PartitionRow | None:
+        """All is copied: the partition is a cloud partition from now on, in another leader epoch. Returns the row, also
+        if the partition is one already; None if the row has changed, or if the copy is not the leader's or ends
+        elsewhere."""
         ...
 
     async def change_settings(

@@ -20,7 +20,7 @@ from sexton.compaction.watermarks.leader import LeaderWatermarks, Report
 from sexton.compaction.watermarks.replica import NO_CLAIM, UNKNOWN_EPOCH, Claim, Pair, ReplicaWatermarks
 from sexton.errors import SextonError
 from sexton.log.log import Log
-from sexton.ports.metastore import PartitionRow
+from sexton.ports.metastore import PartitionRow, Storage
 from sexton.protocol.errors import KafkaError
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication.history import end_of_epoch
@@ -51,6 +51,9 @@ class Coordination:
         self._log = log
         self._broker_id = broker_id
         self._advancing: asyncio.Task[None] | None = None
+        self._is_moving = False
+        """The log is being copied to the store. MTRO and MXRO stay where they are: what they protect may be in the part
+        that was copied, and what protects from it in the part that was not."""
 
     @property
     def watermarks(self) -> ReplicaWatermarks:
@@ -86,6 +89,7 @@ class Coordination:
     def lead(self, row: PartitionRow) -> None:
         """Starts from the MTRO and MXRO that this replica last received. New follower sessions send them again, so no
         broadcast is needed."""
+        self._is_moving = row.storage is not Storage.LOCAL
         self.leader = LeaderWatermarks(self._broker_id, self.watermarks, _incarnations(row))
         self.advance()
 
@@ -99,6 +103,7 @@ class Coordination:
 
     def follow_row(self, row: PartitionRow) -> None:
         if self.leader is not None:
+            self._is_moving = row.storage is not Storage.LOCAL
             self.leader.set_replicas(_incarnations(row))
             self.advance()
 
@@ -147,7 +152,7 @@ class Coordination:
 
     def _due(self) -> Pair | None:
         leader = self._refreshed()
-        if leader is None or not self._log.config.compacts:
+        if leader is None or self._is_moving or not self._log.config.compacts:
             return None
         computed = leader.computed()
         return computed if computed != leader.own.removable else None

@@ -101,6 +101,8 @@ class LocalReplica:
         self.coordination = Coordination(kept, log, broker_id, self._supervisor, self._watermarks_moved)
         planned = kept.value.planned_high_watermark
         self._high_watermark = max(log.start_offset, min(max(high_watermark, planned), log.end_offset))
+        self._sealed_in: LeaderEpoch | None = None
+        """The epoch in which this leader's log takes no more appends: it is moved to the store."""
         self._waiting = CommitWaiters()
         self._watchers = Watchers()
         self._append_watchers = Watchers()
@@ -201,6 +203,23 @@ class LocalReplica:
             raise KafkaError(ErrorCode.fenced_leader_epoch, f"the leader epoch is {self.row.leader_epoch} by now")
         raise KafkaError(ErrorCode.unknown_leader_epoch, f"only leader epoch {self.row.leader_epoch} is known here")
 
+    def seal(self) -> None:
+        """For the rest of this reign, or until `unseal`: nothing is appended, and the log start stays. Clients are told
+        to ask who leads, and try again."""
+        self._sealed_in = self.row.leader_epoch
+
+    def unseal(self) -> None:
+        self._sealed_in = None
+
+    @property
+    def is_sealed(self) -> bool:
+        return self._sealed_in == self.row.leader_epoch
+
+    def _check_not_sealed(self) -> None:
+        if self.is_sealed:
+            what = f"{self.topic}-{self.partition} is being moved to the store"
+            raise KafkaError(ErrorCode.not_leader_or_follower, what)
+
     # Client requests
 
     def must_wait(self, size_bytes: int) -> bool:
@@ -223,6 +242,8 @@ class LocalReplica:
         """Appends batches as the leader. With acks=-1 the returned future resolves once all of them are committed, or
         fails with the error to send; None means that there is nothing to wait for."""
         self.check_serving_as_leader()
+        if self._sealed_in is not None:
+            self._check_not_sealed()
         if acks == -1 and self.has_too_few_in_sync:
             raise KafkaError(
                 ErrorCode.not_enough_replicas,
@@ -264,12 +285,14 @@ class LocalReplica:
     async def delete_records(self, offset: int) -> int:
         """Moves the log start; -1 means to the high watermark. Returns the new log start."""
         self.check_serving_as_leader()
+        self._check_not_sealed()
         if not self.config.deletes:
             raise KafkaError(ErrorCode.policy_violation, "cleanup.policy does not include delete")
         target = self._high_watermark if offset == -1 else offset
         if not 0 <= target <= self._high_watermark:
             raise KafkaError(ErrorCode.offset_out_of_range, f"{offset} is beyond the high watermark")
         await self.advance_start(target)
+        self._check_not_sealed()  # sealed meanwhile: the store may have taken over the start that was before
         return self.log.start_offset
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:

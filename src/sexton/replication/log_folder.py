@@ -228,10 +228,13 @@ class LogFolder:
             await self._disk.replace_file(f"{self._path}/{FLUSHED_POINTS_FILE}", flushed.encode_points(points))
             self.flushed_points = points
 
-    def set_strays_aside(self, is_placed_here: Callable[[str, int], bool]) -> None:
+    def set_strays_aside(
+        self, is_placed_here: Callable[[str, int], bool], was_moved: Callable[[str, int], bool]
+    ) -> None:
         """Renames the directories of partitions that are not placed on this broker (any more). They are not removed:
         only an operator knows whether the topic was deleted while this broker was down or the metastore was restored
-        from an old backup. Removes directories whose deletion a crash interrupted."""
+        from an old backup. Removes directories whose deletion a crash interrupted, and those of partitions that were
+        moved to the store while this broker was down."""
         for name in self._disk.list(self._path):
             try:
                 found = names.parse_partition_dir(name)
@@ -239,6 +242,9 @@ class LogFolder:
                 continue
             path = f"{self._path}/{name}"
             if found.state is names.DirState.DELETE:
+                self._disk.remove_tree(path)
+            elif found.state is names.DirState.LIVE and was_moved(found.topic, found.partition):
+                logger.info("%s was moved to the store: its log is deleted", path)
                 self._disk.remove_tree(path)
             elif found.state is names.DirState.LIVE and not is_placed_here(found.topic, found.partition):
                 incarnation = self.incarnation_on_disk(found.topic, found.partition) or uuid.UUID(int=0)

@@ -131,12 +131,17 @@ class Replicas:
         await self.write_flushed_points()
 
     def set_strays_aside(self) -> None:
-        self.folder.set_strays_aside(self._is_placed_here)
+        self.folder.set_strays_aside(self._is_placed_here, self._was_moved)
 
     def _is_placed_here(self, topic: str, partition: int) -> bool:
         """Whether the partition is placed on this broker, even if its log could not be opened."""
         row = self._view.partition(topic, partition)
-        return row is not None and self._host.identity[0] in row.replicas
+        return row is not None and self._host.identity[0] in row.replicas and not row.is_cloud
+
+    def _was_moved(self, topic: str, partition: int) -> bool:
+        """Whether the log of this very topic's partition is in the store by now."""
+        row = self._view.partition(topic, partition)
+        return row is not None and row.is_cloud and not self.folder.holds_a_former_topic(topic, row)
 
     # Following the cluster
 
@@ -146,9 +151,9 @@ class Replicas:
         own_id = self._host.identity[0]
         gone = [key for key in (*self._by_key, *self._unopened) if key[0] in deleted_topics]
         gone += [(r.topic_id, r.partition) for r in rows if own_id not in r.replicas]
-        await self._remove(gone)
+        await self._remove([*gone, *((row.topic_id, row.partition) for row in rows if row.is_cloud)])
         self._apply_cloud(rows, [*deleted_topics], gone)
-        here = [row for row in rows if own_id in row.replicas and not self._view.is_cloud(row.topic_id)]
+        here = [row for row in rows if own_id in row.replicas and not row.is_cloud]
         if not here:
             return
         await some_at_once(OPEN_AT_ONCE, (self._make_sure_it_is_open(row) for row in here))
@@ -163,7 +168,7 @@ class Replicas:
         self, rows: Sequence[PartitionRow], deleted_topics: Sequence[uuid.UUID], gone: Sequence[PartitionId]
     ) -> None:
         own_id = self._host.identity[0]
-        here = [row for row in rows if own_id in row.replicas and self._view.is_cloud(row.topic_id)]
+        here = [row for row in rows if own_id in row.replicas and row.is_cloud]
         if self.cloud is None:
             return
         self.cloud.remove_topics(deleted_topics)
@@ -178,7 +183,7 @@ class Replicas:
         in_cloud = [] if self.cloud is None else self.cloud.keys()
         rows = {key: self._view.partition_by_id(*key) for key in (*self._by_key, *self._unopened, *in_cloud)}
         gone = [key for key, row in rows.items() if row is None or own_id not in row.replicas]
-        await self._remove(gone)
+        await self._remove([*gone, *(key for key, row in rows.items() if row is not None and row.is_cloud)])
         if self.cloud is not None:
             self.cloud.remove(gone)
 
@@ -244,9 +249,9 @@ class Replicas:
             await self._remove([(row.topic_id, row.partition)])
             replica = None
         if replica is None:
-            topic = self._view.topic_by_id(row.topic_id)
-            if topic is None:
-                return
+            topic, known = self._view.topic_by_id(row.topic_id), self._view.partition_by_id(row.topic_id, row.partition)
+            if topic is None or (known is not None and known.is_cloud):
+                return  # the row is an old one: the topic was deleted since, or the log was moved to the store
             if is_missing(row, self._host.identity[0]):
                 return  # the last copy of its log was lost: an empty log must not take its place
             replica = await self._try_to_open(topic.name, row)
@@ -402,7 +407,7 @@ class Replicas:
 
     async def _retain(self, replica: LocalReplica, now_ms: int) -> None:
         replica.log.producers.expire(now_ms)
-        if replica.is_leader and replica.config.deletes:
+        if replica.is_leader and replica.config.deletes and not replica.is_sealed:
             start = replica.log.retention_start(replica.high_watermark, now_ms)
             if start > replica.log.start_offset:
                 logger.info("%s-%d: retention moves the log start to %d", replica.topic, replica.partition, start)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.settings.broker import BROKER_SETTINGS, KAFKA_ONLY
@@ -65,8 +66,15 @@ def group_setting(name: str) -> Setting:
     return setting
 
 
-def check_topic(view: SettingsView, static: Mapping[str, str], broker_id: int, overrides: Mapping[str, str]) -> None:
-    """Raises BadSettingError if a topic may not have these configs."""
+def check_topic(
+    view: SettingsView,
+    static: Mapping[str, str],
+    broker_id: int,
+    overrides: Mapping[str, str],
+    before: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Raises BadSettingError if a topic may not have these configs. `before` are those that it has: what was set on a
+    local topic, and has no meaning for a cloud topic, may stay when it is moved."""
     for name in overrides:
         topic_setting(name)
     config = with_overrides(view, static, broker_id, overrides)
@@ -77,7 +85,7 @@ def check_topic(view: SettingsView, static: Mapping[str, str], broker_id: int, o
         )
     check_offered(config, {name: name for name in TOPIC_SETTINGS})
     if overrides.get(STORAGE_MODE) == CLOUD:
-        check_cloud(config, overrides)
+        check_cloud(config, {name: text for name, text in overrides.items() if before.get(name) != text})
 
 
 def check_cloud(config: TopicConfig, overrides: Mapping[str, str]) -> None:
@@ -94,12 +102,21 @@ def check_cloud(config: TopicConfig, overrides: Mapping[str, str]) -> None:
 
 
 def check_storage_mode(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Where a topic's data is, is decided when the topic is made."""
-    was, wanted = before.get(STORAGE_MODE, "local"), after.get(STORAGE_MODE, "local")
-    if was != wanted:
+    """A local topic may become a cloud topic, and never the other way round."""
+    if before.get(STORAGE_MODE) == CLOUD != after.get(STORAGE_MODE):
         raise BadSettingError(
-            f"Invalid value {wanted} for configuration {STORAGE_MODE}: the topic was made with {was}. Make another "
-            "topic, and copy the records"
+            f"Invalid value {after.get(STORAGE_MODE, 'local')} for configuration {STORAGE_MODE}: the topic is in the "
+            "object store, and there is no way back. Make another topic, and copy the records"
+        )
+
+
+def check_movable(config: TopicConfig) -> None:
+    """Refuses to make a cloud topic of a local one where its copy might bring back what was deleted."""
+    if config.compacts and config.compaction_coordination == "independent":
+        raise BadSettingError(
+            f"Invalid value {CLOUD} for configuration {STORAGE_MODE}: the topic's replicas are compacted "
+            "independently, and one may drop a tombstone whose key another has copied. Set "
+            "compaction.coordination=coordinated first"
         )
 
 

@@ -86,8 +86,8 @@ class TopicConfig:
     storage_mode: str = _topic(
         Kind.STRING,
         "local",
-        "local: on the disks of the topic's replicas. cloud: once, in the object store of cloud.store.url. Chosen when "
-        "the topic is made.",
+        "local: on the disks of the topic's replicas. cloud: once, in the object store of cloud.store.url. A local "
+        "topic may become a cloud topic while it is used; there is no way back.",
         "default.storage.mode",
         choices=("local", "cloud"),
     )

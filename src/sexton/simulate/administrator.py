@@ -12,6 +12,7 @@ from sexton.client.admin import Admin, Resource
 from sexton.client.client import Client
 from sexton.client.consumer import LATEST
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError, check
+from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History
@@ -21,6 +22,7 @@ from sexton.types import TopicPartition
 
 NAME = "admin"
 PARTITIONS_MAX = 6
+SWITCH_ATTEMPTS = 20
 HIGH_WATERMARK = -1
 """As an offset to delete records below."""
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
@@ -93,6 +95,8 @@ class Administrator:
                 return await self._delete_records(plan.topic, rng)
             case Action.DELETE_COMPACTED:
                 return await self._delete_compacted(plan.topic, rng)
+            case Action.SWITCH:
+                return await self._switch(plan.topic)
             case Action.FLAP | Action.CANCEL | Action.BURST:
                 raise AssertionError(f"{plan.action} is for movers")
 
@@ -124,6 +128,16 @@ class Administrator:
         changes = rng.choice(possible)
         await self._admin.change_settings(Resource.TOPIC, topic, changes)
         return f"{changes}"
+
+    async def _switch(self, topic: str) -> str:
+        for _ in range(SWITCH_ATTEMPTS):
+            try:
+                await self._admin.change_settings(Resource.TOPIC, topic, {STORAGE_MODE: CLOUD})
+                return "asked for"
+            except CallError as error:
+                self._trace.note(NAME, f"could not move {topic}: {error.what}")
+                await asyncio.sleep(0.5)
+        return "given up"
 
     async def _reassign(self, topic: str, rng: random.Random) -> str:
         place = (topic, rng.randrange(self.topics.get(topic, 1)))

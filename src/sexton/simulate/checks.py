@@ -527,6 +527,14 @@ class Judge:
             for (topic_id, _), row in self._agreement.rows.items()
         )
 
+    def committed_of(self, key: PartitionId) -> Ledger:
+        """All that any replica shows to be committed by now."""
+        ledger = self._ledgers.setdefault(key, Ledger())
+        if key not in self._losses.doubts:
+            for node, replica in self._running(key):
+                self._commit(node, key, ledger, replica.high_watermark, replica.start_offset)
+        return ledger
+
     def ledger_end(self, key: PartitionId) -> int:
         known = self._ledgers.get(key) or self.compaction.truths.get(key)
         return known.end_offset if known is not None else 0

@@ -12,6 +12,8 @@ code that wrote them:
   stable offsets and aborted lists must be what the batches say;
 - what a leader serves is committed: no high watermark lies above the metastore's end (rule 1), or moves back (rule 7);
 - what waits in a broker's memory is bounded (C11);
+- what a local topic had committed when it became a cloud topic is what its copy has, batch for batch (rule 1). Until
+  then the copy is nobody's log, and no log of a replica is deleted before;
 - what compactors make of a partition means what was committed (`leveled_checks`; C5, C7, C8).
 
 That nothing is skipped when an object cannot be read (C12), and all that clients are promised, is seen by what clients
@@ -21,21 +23,26 @@ see: cloud topics are written and read by the same clients as all others.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+import crc32c
+
 from sexton.adapters.metastore.cloud.checks import CloudTables, read_tables, step_violations, violations
 from sexton.errors import SextonError
-from sexton.ports.cloud import CloudPartitionRow, Extent, ObjectId, ObjectRow, ObjectState
-from sexton.ports.metastore import PartitionRow
+from sexton.ports.cloud import CLOUD, STORAGE_MODE, CloudPartitionRow, Extent, ObjectId, ObjectRow, ObjectState
+from sexton.ports.metastore import ConfigScope, PartitionRow
 from sexton.ports.object_names import parse_key
 from sexton.records import batch as batches
 from sexton.records.batch import Batch, ControlType
+from sexton.records.header import ATTRIBUTES_POSITION
 from sexton.simulate import snapshots
+from sexton.simulate.checks import Ledger
 from sexton.simulate.clock import START_MS
-from sexton.simulate.cluster import Node, SimulatedCluster
+from sexton.simulate.cluster import DATA, Node, SimulatedCluster
+from sexton.simulate.copies import Entry
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History
 from sexton.simulate.leveled_checks import LeveledLog, Topic
@@ -45,6 +52,7 @@ from sexton.simulate.observe import Agreement
 from sexton.simulate.snapshots import CloudSnapshot
 from sexton.simulate.trace import Trace
 from sexton.simulate.transaction_checks import TransactionJudge
+from sexton.simulate.truth import Truth
 from sexton.types import NO_LEADER, PartitionId, TopicPartition
 
 CHANGING: Final = (
@@ -56,6 +64,9 @@ CHANGING: Final = (
     "expire_owners",
     "forget_objects",
     "purge_topic",
+    "begin_move",
+    "abandon_move",
+    "finish_move",
     "create_topic",
     "add_partitions",
     "delete_topic",
@@ -73,7 +84,11 @@ class CloudLedger:
     """How far a partition's committed batches go, and what they mean for who reads them. The batches themselves cannot
     change: keys are put with one content, and extents stay."""
 
+    base_offset: int = 0
+    """Where it began."""
     end_offset: int = 0
+    copied: list[tuple[Entry, Batch]] | None = None
+    """While the log is still that of its replicas."""
     open: dict[int, int] = field(default_factory=dict)
     """By producer: where its open transaction begins."""
     aborted: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -121,6 +136,8 @@ class CloudJudge:
         self.leveled: dict[PartitionId, LeveledLog] = {}
         self._contents: dict[str, bytes] = {}
         """What was put under each key."""
+        self.local_ledger: Callable[[PartitionId], Ledger] = lambda key: Ledger()
+        """What replicas have committed of a partition that was local."""
         self._seen: dict[tuple[str, PartitionId, int], int] = {}
         """High watermarks, by process, partition and leader epoch."""
         self.commits_count = 0
@@ -147,9 +164,14 @@ class CloudJudge:
         for object_id, found in after.objects.items():
             if before is None or before.objects.get(object_id) != found:
                 self._check_there(found, f"{operation} of {who}")
+        for key in self._ledgers.keys() - after.partitions.keys():
+            del self._ledgers[key]  # its topic was deleted, or its copy given up
+            self.leveled.pop(key, None)
         for key, row in after.partitions.items():
             if before is None or before.partitions.get(key) != row:
                 self._learn(key, row, after)
+        if operation == "finish_move" and result is not None:
+            self._moved((result.topic_id, result.partition))
 
     def row_changed(self, who: str, key: PartitionId, row: PartitionRow) -> None:
         self._history.leader_epochs[self._place(key)] = row.leader_epoch
@@ -171,8 +193,11 @@ class CloudJudge:
     # What extents say, and what the bytes are
 
     def _learn(self, key: PartitionId, row: CloudPartitionRow, tables: CloudTables) -> None:
-        ledger = self._ledgers.setdefault(key, CloudLedger())
         place = self._place(key)
+        ledger = self._ledgers.get(key)
+        if ledger is None:
+            ledger = self._ledgers[key] = CloudLedger(row.start_offset, row.start_offset)
+            ledger.copied = [] if key in self._agreement.rows else None
         if ledger.end_offset < row.end_offset:
             for extent in tables.extents.get(key, ()):
                 if extent.base_offset >= ledger.end_offset:
@@ -189,7 +214,7 @@ class CloudJudge:
             )
         told = {one.marker_offset: (one.producer_id, one.first_offset) for one in tables.aborted.get(key, ())}
         for marker, expected in ledger.aborted.items():
-            if marker >= row.leveled_offset and told.get(marker) != expected:
+            if marker >= row.leveled_offset and not self._is_told(told.get(marker), expected, ledger):
                 raise SimulationFailure(
                     "rule 8", f"the transaction that {place}@{marker} aborts is {expected}, not {told.get(marker)}"
                 )
@@ -205,7 +230,7 @@ class CloudJudge:
             row,
             tables.extents.get(key, ()),
             self._topics.get(place[0], Topic()),
-            lambda extent: self._batches(extent, where),
+            lambda extent: (batch for _, batch in self._batches(extent, where)),
             self._now_ms,
         )
 
@@ -213,24 +238,54 @@ class CloudJudge:
     def _now_ms(self) -> int:
         return START_MS + self._cluster.loop.now_ns // MS
 
+    @staticmethod
+    def _is_told(told: tuple[int, int] | None, expected: tuple[int, int], ledger: CloudLedger) -> bool:
+        """A transaction may have begun below where a copy begins."""
+        began_before = told is not None and told[0] == expected[0] and told[1] < ledger.base_offset
+        return told == expected or began_before
+
+    def _moved(self, key: PartitionId) -> None:
+        """A local partition is a cloud partition now: all that was committed is there."""
+        ledger = self._ledgers[key]
+        if ledger.copied is None:
+            return  # told again
+        place, local = self._place(key), self.local_ledger(key)
+        copied = {entry.base_offset: entry for entry, _ in ledger.copied}
+        deleted_below = max(ledger.base_offset, self._history.start_bounds.get(place, 0))
+        for base, entry in local.entries.items():
+            if entry.last_offset >= deleted_below and copied.get(base) != entry:
+                evidence = f"committed is {entry}, and the copy has {copied.get(base)}"
+                raise SimulationFailure("rule 1", f"{place} was moved to the store: {evidence}")
+        if ledger.end_offset < local.end_offset:
+            evidence = f"{local.end_offset} is committed, and the copy ends at {ledger.end_offset}"
+            raise SimulationFailure("rule 1", f"{place} was moved to the store: {evidence}")
+        self._trace.note("judge", f"{place} is in the store, up to {ledger.end_offset}")
+        for entry, batch in ledger.copied:
+            if entry.base_offset >= local.end_offset:
+                self._transactions.committed(place, batch)
+        ledger.copied = None
+
     def _take(self, key: PartitionId, ledger: CloudLedger, extent: Extent) -> None:
         place = self._place(key)
-        leveled = self.leveled.setdefault(key, LeveledLog())
+        leveled = self.leveled.setdefault(key, LeveledLog(Truth(gaps_below=extent.base_offset)))
         where = f"{place[0]}-{place[1]}@{extent.base_offset}"
         if extent.base_offset != ledger.end_offset:
             raise SimulationFailure("C5", f"{where}: an extent after {ledger.end_offset}")
-        for batch in self._batches(extent, where):
+        for entry, batch in self._batches(extent, where):
             if batch.base_offset != ledger.end_offset:
                 raise SimulationFailure("C5", f"{where}: the batch after {ledger.end_offset} has {batch.base_offset}")
             ledger.add(batch)
             leveled.add(batch, self._now_ms)
-            self._transactions.committed(place, batch)
+            if ledger.copied is None:
+                self._transactions.committed(place, batch)
+            else:
+                ledger.copied.append((entry, batch))
         if ledger.end_offset != extent.end_offset:
             raise SimulationFailure(
                 "C5", f"{where}: the batches end at {ledger.end_offset}, the extent at {extent.end_offset}"
             )
 
-    def _batches(self, extent: Extent, where: str) -> Iterator[Batch]:
+    def _batches(self, extent: Extent, where: str) -> Iterator[tuple[Entry, Batch]]:
         data = extent.inline
         if data is None:
             assert self._tables is not None
@@ -238,7 +293,11 @@ class CloudJudge:
             whole = self._store.objects[self._key(self._tables.objects[extent.object_id])]
             data = whole[extent.position : extent.position + extent.size_bytes]
         try:
-            yield from batches.decode_all(bytes(data))
+            position = 0
+            for batch in batches.decode_all(bytes(data)):
+                content = data[position + ATTRIBUTES_POSITION : position + batch.size_bytes]
+                yield Entry(batch.base_offset, batch.last_offset, batch.leader_epoch, crc32c.crc32c(content)), batch
+                position += batch.size_bytes
         except SextonError as error:
             raise SimulationFailure("C5", f"{where}: the extent's bytes are no batches: {error}") from error
 
@@ -338,6 +397,29 @@ class CloudJudge:
                 told = f"{found.high_watermark}, {found.end_offset}"
                 missing.append(f"{node.name} knows {name} up to {told}, the metastore up to {end}")
         return missing
+
+    def not_moved(self) -> list[str]:
+        """Liveness: what somebody wants in the store gets there."""
+        wanted = {
+            row.name
+            for row in self._cluster.metastore.peek("read_changes", 0).configs
+            if row.scope is ConfigScope.TOPIC and row.settings.get(STORAGE_MODE) == CLOUD
+        }
+        return [
+            f"{self._agreement.name(key)} is {row.storage.name.lower()}"
+            for key, row in self._agreement.rows.items()
+            if self._agreement.topics[key[0]] in wanted
+        ]
+
+    def not_freed(self) -> list[str]:
+        """Liveness: no replica keeps a log of what is in the store."""
+        names = {self._agreement.name(key) for key in self._agreement.cloud_rows}
+        return [
+            f"{node.name} still has {name}"
+            for node in self._cluster.nodes.values()
+            for name in node.volume.directories(DATA)
+            if name in names
+        ]
 
     def still_open(self) -> list[str]:
         return [

@@ -33,6 +33,7 @@ from sexton.ports.cloud import (
     Claimed,
     CloudPartitionRow,
     CollectionRow,
+    Copied,
     Extent,
     ExtentsPage,
     Gather,
@@ -369,6 +370,24 @@ class SimulatedMetastore:
 
     async def read_runs(self, limit: int, topic: str | None = None) -> Sequence[RunRow]:
         answer: Sequence[RunRow] = await self._call("read_runs", limit, topic)
+        return answer
+
+    async def begin_move(
+        self, broker_id: int, broker_epoch: int, row: PartitionRow, start_offset: int
+    ) -> PartitionRow | None:
+        answer: PartitionRow | None = await self._call("begin_move", broker_id, broker_epoch, row, start_offset)
+        return answer
+
+    async def abandon_move(
+        self, broker_id: int, broker_epoch: int, row: PartitionRow
+    ) -> tuple[PartitionRow | None, bool]:
+        answer: tuple[PartitionRow | None, bool] = await self._call("abandon_move", broker_id, broker_epoch, row)
+        return answer
+
+    async def finish_move(
+        self, broker_id: int, broker_epoch: int, row: PartitionRow, copied: Copied
+    ) -> PartitionRow | None:
+        answer: PartitionRow | None = await self._call("finish_move", broker_id, broker_epoch, row, copied)
         return answer
 
     async def register_objects(self, owner: Owner, level: Level, ids: Sequence[ObjectId]) -> None:

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.ports.metastore import PartitionRow, TopicRow
 from sexton.simulate.trace import Trace
 from sexton.types import PartitionId
@@ -34,7 +33,6 @@ class Agreement:
         """Of topics whose replicas have logs of their own."""
         self.cloud_rows: dict[PartitionId, PartitionRow] = {}
         """Of cloud topics, which have a judge of their own (`cloud_checks`)."""
-        self._in_cloud: set[uuid.UUID] = set()
         self.on_change: Callable[[str, PartitionId, PartitionRow], None] | None = None
         """Told which process changed which partition."""
         self.on_cloud_change: Callable[[str, PartitionId, PartitionRow], None] | None = None
@@ -55,13 +53,15 @@ class Agreement:
             topic: TopicRow = arguments[0]
             self.topics[topic.topic_id] = topic.name
             self._trace.note("metastore", f"{who}: creates {topic.name}")
-            if arguments[2].get(STORAGE_MODE) == CLOUD:
-                self._in_cloud.add(topic.topic_id)
             self._take(who, arguments[1])
         elif operation == "add_partitions":
             self._take(who, arguments[2])
         elif operation == "update_partitions":
             self._take(who, [row for row in result if row is not None])
+        elif operation in ("begin_move", "finish_move"):
+            self._take(who, [] if result is None else [result])
+        elif operation == "abandon_move":
+            self._take(who, [] if result[0] is None else [result[0]])
         elif operation == "delete_topic":
             self._trace.note("metastore", f"{who}: deletes {self.topics.pop(arguments[0], '?')}")
             self.rows = {key: row for key, row in self.rows.items() if key[0] != arguments[0]}
@@ -72,7 +72,9 @@ class Agreement:
     def _take(self, who: str, rows: Sequence[PartitionRow]) -> None:
         for row in rows:
             key = (row.topic_id, row.partition)
-            is_in_cloud = row.topic_id in self._in_cloud
+            is_in_cloud = row.is_cloud
+            if is_in_cloud:
+                self.rows.pop(key, None)
             (self.cloud_rows if is_in_cloud else self.rows)[key] = row
             moving = f" adding {list(row.adding)} removing {list(row.removing)}" if row.adding or row.removing else ""
             self._trace.note(

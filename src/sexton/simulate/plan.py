@@ -137,6 +137,7 @@ class Action(StrEnum):
     ELECT = "elect preferred leaders"
     DELETE_RECORDS = "delete records"
     DELETE_COMPACTED = "delete what is compacted"
+    SWITCH = "move to the store"
     FLAP = "remove and add again"
     CANCEL = "move and cancel"
     BURST = "do many things at once"
@@ -145,8 +146,11 @@ class Action(StrEnum):
 HASTY = (Action.FLAP, Action.CANCEL, Action.BURST)
 """What `movers` do."""
 
-OF_THEMES = (Action.DELETE_COMPACTED,)
+OF_THEMES = (Action.DELETE_COMPACTED, Action.SWITCH)
 """What is done only where a run is about it."""
+
+SWITCH_PROBABILITY = 0.4
+"""Of each cloud topic: it is local when it is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,8 @@ class Plan:
     @property
     def batch_limits(self) -> dict[str, Limits]:
         """Of topics whose batches may come close to what they allow."""
-        changed = {item.topic for item in self.admin if item.action is Action.CHANGE_SETTINGS}
+        limiting = (Action.CHANGE_SETTINGS, Action.SWITCH)  # in the store segments limit nothing
+        changed = {item.topic for item in self.admin if item.action in limiting}
         found = {topic.name: batch_limits(topic.settings, may_change=topic.name in changed) for topic in self.topics}
         return {name: limits for name, limits in found.items() if limits is not None}
 
@@ -232,6 +237,12 @@ class Plan:
     def unclean_topics(self) -> list[str]:
         """Those on which the setting counts."""
         return [topic.name for topic in self.topics if topic.settings.get(UNCLEAN) == "true" and not topic.is_compacted]
+
+    @property
+    def cloud_topics(self) -> list[str]:
+        """In the store from the start, or later."""
+        switched = {item.topic for item in self.admin if item.action is Action.SWITCH}
+        return [topic.name for topic in self.topics if topic.is_cloud or topic.name in switched]
 
     @property
     def unflushed_topics(self) -> list[str]:
@@ -253,8 +264,11 @@ def make_plan(
     topics = _varied(formats, _topics(rng, brokers_count, profile, is_independent), is_independent)
     topics = _unclean(random.Random(f"{seed}:unclean"), topics)
     is_cloud = profile in IN_CLOUD
+    switches: list[AdminPlan] = []
     if is_cloud:
         topics = _in_cloud(random.Random(f"{seed}:cloud"), topics)
+    if profile is Profile.CLOUD:
+        topics, switches = _switched(random.Random(f"{seed}:switches"), topics, until_ms)
     if profile is Profile.LEVELED:
         topics = _compacted_in_cloud(random.Random(f"{seed}:leveled"), topics)
     writers = [writer_format(formats, writer) for writer in _writers(rng, topics, profile)]
@@ -281,6 +295,7 @@ def make_plan(
     admin = _admin(random.Random(f"{seed}:admin"), topics, until_ms)
     admin += _deletions(random.Random(f"{seed}:deletions"), topics, until_ms)
     admin += _moves(random.Random(f"{seed}:moves"), topics, until_ms, schedule)
+    admin += switches
     single = {topic.name for topic in topics if topic.replicas_count == 1}
     admin = [each for each in admin if each.action is not Action.CHANGE_SETTINGS or each.topic not in single]
     admin.sort(key=lambda each: each.at_ms)
@@ -372,6 +387,23 @@ def _in_cloud(rng: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicP
         kept = {name: value for name, value in topic.settings.items() if name in CLOUD_SETTINGS}
         changed.append(replace(topic, settings=kept | {STORAGE_MODE: CLOUD}))
     return tuple(changed)
+
+
+def _switched(
+    rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int
+) -> tuple[tuple[TopicPlan, ...], list[AdminPlan]]:
+    """Some cloud topics are local first, with what a cloud topic may have, and become cloud topics while they are
+    used."""
+    changed, switches = [], []
+    for topic in topics:
+        if topic.is_cloud and rng.random() < SWITCH_PROBABILITY:
+            local = {name: text for name, text in topic.settings.items() if name != STORAGE_MODE}
+            local["segment.bytes"] = str(rng.choice((20_000, 1 << 20)))  # batches that are larger are no cloud topic's
+            at_ms = rng.randrange(1_000, max(2_000, until_ms * 3 // 4))
+            switches.append(AdminPlan(at_ms, Action.SWITCH, topic.name, rng.getrandbits(32)))
+            topic = replace(topic, settings=local)
+        changed.append(topic)
+    return tuple(changed), switches
 
 
 def _writable(topics: tuple[TopicPlan, ...], admin: Collection[AdminPlan]) -> tuple[TopicPlan, ...]:

@@ -108,7 +108,7 @@ class Simulation:
         self.agreement = Agreement(self.trace)
         self.cluster.metastore.observer = self.agreement.carried_out
         self.history = History(journal=Journal(lambda: self.loop.now_ns), is_lenient=self._is_lenient)
-        self.history.cloud_topics = frozenset(topic.name for topic in plan.topics if topic.is_cloud)
+        self.history.cloud_topics = frozenset(plan.cloud_topics)
         self.judge = Judge(
             self.cluster,
             self.agreement,
@@ -183,6 +183,7 @@ class Simulation:
             for topic in self.plan.topics
         }
         cloud = CloudJudge(cluster, self.agreement, self.history, self.trace, self.judge.transactions, topics)
+        cloud.local_ledger = self.judge.committed_of
         judged = self._told(cloud.carried_out)
 
         def carried_out(who: str, operation: str, arguments: tuple[Any, ...], result: Any) -> None:
@@ -263,6 +264,8 @@ class Simulation:
         self._call_operator()
         await self._recovers("no transaction is open", lambda: final.still_open(self.cluster))
         if self.cloud is not None:
+            await self._recovers("what is to be in the store is there", self.cloud.not_moved)
+            await self._recovers("no log is left of what is in the store", self.cloud.not_freed)
             await self._recovers("cloud topics are led", self.cloud.not_whole)
             await self._recovers("no transaction is open in the cloud", self.cloud.still_open)
             await self._recovers("garbage is collected", self.cloud.uncollected, COLLECTION_RECOVERY_S)
@@ -441,7 +444,7 @@ class Simulation:
                 values,
                 lambda: self._writing_is_over,
                 self.plan.batch_limits,
-                self.history.cloud_topics,
+                [topic.name for topic in self.plan.topics if topic.is_cloud],
             )
             self._writers.append((writer, self._spawn(process, writer.run())))
         for each in self.plan.transactors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from sexton.ports.metastore import BrokerRow, BrokerStatus, Metastore, PartitionRow, TopicRow
+from sexton.ports.metastore import BrokerRow, BrokerStatus, Metastore, PartitionRow, Storage, TopicRow
 from sexton.types import NO_LEADER, LeaderEpoch
 
 CLUSTER = uuid.UUID(int=0xC1)
@@ -21,7 +21,14 @@ def topic(name: str, number: int = 1, *, is_internal: bool = False) -> TopicRow:
     return TopicRow(uuid.UUID(int=0xA0000 + number), name, is_internal)
 
 
-def partitions(of: TopicRow, count: int, *, first: int = 0, replicas: Sequence[int] = (1, 2, 3)) -> list[PartitionRow]:
+def partitions(
+    of: TopicRow,
+    count: int,
+    *,
+    first: int = 0,
+    replicas: Sequence[int] = (1, 2, 3),
+    storage: Storage = Storage.LOCAL,
+) -> list[PartitionRow]:
     return [
         PartitionRow(
             of.topic_id,
@@ -31,6 +38,7 @@ def partitions(of: TopicRow, count: int, *, first: int = 0, replicas: Sequence[i
             replicas[0] if replicas else NO_LEADER,
             LeaderEpoch(0),
             0,
+            storage=storage,
         )
         for index in range(first, first + count)
     ]

@@ -14,9 +14,10 @@ import pytest
 from sqlalchemy import NullPool, create_engine, inspect
 
 from sexton.adapters.metastore import migrations, open_metastore, schema
+from sexton.adapters.metastore.cloud_schema import cloud_partitions
 from sexton.adapters.metastore.migrations import STEPS
 from sexton.errors import UnsupportedFormatError
-from sexton.ports.metastore import Metastore, MetastoreUnavailableError
+from sexton.ports.metastore import Metastore, MetastoreUnavailableError, Storage
 from sexton.types import LeaderEpoch
 from tests.adapters.metastore import old_schemas
 from tests.adapters.metastore.conftest import Opener
@@ -151,6 +152,49 @@ async def test_a_step_that_fails_leaves_the_one_before_it_and_is_done_again(
         assert version_in(url) == version - 1
     assert await _open(url) == old_schemas.CLUSTER
     assert version_in(url) == schema.SCHEMA_VERSION
+
+
+async def test_partitions_of_cloud_topics_are_known_as_such_after_the_migration(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Schema 6 knew where a topic's records are by its settings alone."""
+
+    def failing(_: Any) -> None:
+        raise MetastoreUnavailableError("the disk is full")
+
+    old_schemas.make("1-dirty-sections", url)
+    with monkeypatch.context() as older:
+        older.setattr(
+            migrations, "STEPS", tuple(one._replace(apply=failing) if one.version == 7 else one for one in STEPS)
+        )
+        with pytest.raises(MetastoreUnavailableError):
+            await _open(url)
+    assert version_in(url) == 6
+    cloud, numbers = "a4000000000000000000000000000000", {"topic_id", "partition", "producers"}
+    names = [column.name for column in cloud_partitions.c if column.name not in numbers]
+    placed = "'[1]', '[1]', 1, 4, 6, '[]', '[]', '{}', 2, 7"
+    rows = "topic_id, partition, replicas, isr, leader, leader_epoch, partition_epoch, adding, removing, incarnations"
+    old_schemas.run_all(
+        url,
+        [
+            f"INSERT INTO sexton_topics (topic_id, name, is_internal, revision) VALUES ('{cloud}', 'c', false, 7)",
+            *(
+                f"INSERT INTO sexton_partitions ({rows}, generation, revision) VALUES ('{cloud}', {number}, {placed})"
+                for number in (0, 1)
+            ),
+            *(
+                f"INSERT INTO sexton_cloud_partitions (topic_id, partition, {', '.join(names)}) "
+                f"VALUES ('{cloud}', {number}, {', '.join('0' for _ in names)})"
+                for number in (0, 1)
+            ),
+        ],
+    )
+    await _open(url)
+    store = open_metastore(url)
+    found = {(one.topic_id.hex, one.partition): one.storage for one in (await store.read_changes(0)).partitions}
+    local = ("a1000000000000000000000000000000", 0)
+    assert found == {local: Storage.LOCAL, (cloud, 0): Storage.CLOUD, (cloud, 1): Storage.CLOUD}
+    await store.close()
 
 
 def _die_in(url: str, version: int, is_after_it: bool) -> None:

@@ -60,6 +60,7 @@ cloud_partitions = Table(
     Column("dirty_bytes", BigInteger, nullable=False),
     Column("dirty_since_ms", BigInteger, nullable=False),
     Column("horizon_ms", BigInteger, nullable=False),
+    # Two numbers of a design that was given up (docs/decisions, 31): 0, for builds that read them.
     Column("prefix_from", BigInteger, nullable=False),
     Column("prefix_until", BigInteger, nullable=False),
     Column("revision", BigInteger, nullable=False, index=True),

@@ -21,9 +21,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Column, Table, insert, select, update
+from sqlalchemy import Column, Table, insert, select, tuple_, update
 
-from sexton.adapters.metastore.cloud_schema import CLOUD_TABLES, collection
+from sexton.adapters.metastore.cloud_schema import CLOUD_TABLES, cloud_partitions, collection
 from sexton.adapters.metastore.schema import (
     ONLY_ROW,
     SCHEMA_VERSION,
@@ -37,6 +37,7 @@ from sexton.adapters.metastore.schema import (
 )
 from sexton.adapters.metastore.session import Session
 from sexton.errors import UnsupportedFormatError
+from sexton.ports.metastore import Storage
 
 
 class Step(NamedTuple):
@@ -59,12 +60,21 @@ def _column(column: Column[Any]) -> Callable[[Session], None]:
     return lambda session: session.add_column(column)
 
 
+def _say_where_partitions_are(session: Session) -> None:
+    """Before this step a topic was in the store from its creation on, or never."""
+    session.add_column(partitions.c.storage)
+    in_cloud = select(cloud_partitions.c.topic_id, cloud_partitions.c.partition)
+    its = tuple_(partitions.c.topic_id, partitions.c.partition).in_(in_cloud)
+    session.execute(update(partitions).where(its).values(storage=Storage.CLOUD))
+
+
 STEPS: Final[tuple[Step, ...]] = (
     Step(2, "compactors: their queue, their leases, what they have done", _tables(work, compactors, runs)),
     Step(3, "partitions have generations", _column(partitions.c.generation)),
     Step(4, "brokers say which start they are", _column(brokers.c.start_id)),
     Step(5, "runs say where their dirty section began", _column(runs.c.first_dirty_offset)),
     Step(6, "cloud topics", _make_cloud),
+    Step(7, "partitions say where their records are", _say_where_partitions_are),
 )
 """Every change of the tables since version 1, in order."""
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, insert, select, tuple_, update
 
 from sexton.adapters.metastore.cloud.rows import make_partitions
-from sexton.adapters.metastore.cloud_schema import cloud_partitions
 from sexton.adapters.metastore.schema import ONLY_ROW, brokers, cluster, configs, deleted_topics, partitions, topics
 from sexton.adapters.metastore.session import Session
-from sexton.ports.cloud import CLOUD, STORAGE_MODE
 from sexton.ports.metastore import (
     AlreadyExistsError,
     BrokerRow,
@@ -70,6 +69,7 @@ _RENEW = (
     .where(brokers.c.status != BrokerStatus.FENCED.value)
     .values(renewals_count=brokers.c.renewals_count + 1)
 )
+PARTITION_COLUMNS = [column for column in partitions.c if column.name != "revision"]
 _UPDATE_PARTITION = update(partitions).where(
     partitions.c.topic_id == bindparam("key_topic"), partitions.c.partition == bindparam("key_partition")
 )
@@ -236,8 +236,6 @@ def create_topic(session: Session, topic: TopicRow, rows: Sequence[PartitionRow]
         _insert_partitions(session, topic.topic_id, rows, write.revision)
         if settings:
             _write_settings(session, ConfigScope.TOPIC, topic.name, settings, write.revision)
-        if settings.get(STORAGE_MODE) == CLOUD:
-            make_partitions(session, ((topic.topic_id, row.partition) for row in rows), write.revision)
 
 
 def delete_topic(session: Session, topic_id: uuid.UUID) -> None:
@@ -281,9 +279,6 @@ def add_partitions(session: Session, topic_id: uuid.UUID, expected_count: int, r
         if known is None or session.execute(counted).scalar_one() != expected_count:
             raise StaleError(f"topic {topic_id} is gone, or has no longer {expected_count} partitions")
         _insert_partitions(session, topic_id, rows, write.revision)
-        cloud = select(cloud_partitions.c.partition).where(cloud_partitions.c.topic_id == topic_id)
-        if session.execute(cloud.limit(1)).first() is not None:
-            make_partitions(session, ((topic_id, row.partition) for row in rows), write.revision)
 
 
 def _insert_partitions(session: Session, topic_id: uuid.UUID, rows: Sequence[PartitionRow], revision: int) -> None:
@@ -294,6 +289,7 @@ def _insert_partitions(session: Session, topic_id: uuid.UUID, rows: Sequence[Par
             insert(partitions),
             [{"topic_id": topic_id, "partition": row.partition, **_values(row), "revision": revision} for row in rows],
         )
+    make_partitions(session, ((topic_id, row.partition) for row in rows if row.is_cloud), revision)
 
 
 def _values(row: PartitionRow) -> dict[str, Any]:
@@ -307,6 +303,7 @@ def _values(row: PartitionRow) -> dict[str, Any]:
         "removing": row.removing,
         "incarnations": row.incarnations,
         "generation": row.generation,
+        "storage": row.storage,
     }
 
 
@@ -334,6 +331,21 @@ def update_partitions(
         else:
             write.discard()
         return results
+
+
+def read_partition(session: Session, row: PartitionRow) -> PartitionRow | None:
+    """The row of this partition as it is stored."""
+    key = (partitions.c.topic_id == row.topic_id, partitions.c.partition == row.partition)
+    found = session.execute(select(*PARTITION_COLUMNS).where(*key)).first()
+    return None if found is None else PartitionRow(*found)
+
+
+def write_partition(session: Session, row: PartitionRow, revision: int) -> PartitionRow:
+    """Writes a row that was just read, with the next partition epoch."""
+    written = replace(row, partition_epoch=row.partition_epoch + 1)
+    keys = {"key_topic": row.topic_id, "key_partition": row.partition}
+    session.execute(_UPDATE_PARTITION, [{**keys, **_values(written), "revision": revision}])
+    return written
 
 
 def _require_live(session: Session, live: Mapping[int, int] | None) -> None:

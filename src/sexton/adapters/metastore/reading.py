@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, select
 
+from sexton.adapters.metastore import operations
 from sexton.adapters.metastore.cloud.rows import PARTITION_COLUMNS, partition_row
 from sexton.adapters.metastore.cloud_schema import cloud_partitions
 from sexton.adapters.metastore.operations import BROKER_COLUMNS, broker_row
@@ -38,8 +39,6 @@ _HEAD = select(
     cluster.c.controller_epoch,
     cluster.c.controller_term,
 ).where(cluster.c.id == ONLY_ROW)
-
-_PARTITION_COLUMNS = [column for column in partitions.c if column.name != "revision"]
 
 
 def read_changes(session: Session, after_revision: int) -> Changes:
@@ -77,7 +76,7 @@ def _read_rows(session: Session, revision: int, after: int, is_snapshot: bool, c
         topics=[
             TopicRow(*row) for row in rows((topics.c.topic_id, topics.c.name, topics.c.is_internal), topics.c.revision)
         ],
-        partitions=[PartitionRow(*row) for row in rows(_PARTITION_COLUMNS, partitions.c.revision)],
+        partitions=[PartitionRow(*row) for row in rows(operations.PARTITION_COLUMNS, partitions.c.revision)],
         configs=[
             ConfigRow(ConfigScope(scope), name, settings)
             for scope, name, settings in rows((configs.c.scope, configs.c.name, configs.c.settings), configs.c.revision)

@@ -17,7 +17,9 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Dialect, MetaData, Table, Text, TypeDecorator, Uuid
 
-SCHEMA_VERSION = 6
+from sexton.ports.metastore import Storage
+
+SCHEMA_VERSION = 7
 """Raised with every change of the tables, which is a step in `migrations`. A newer schema is refused, an older one is
 migrated."""
 
@@ -64,6 +66,17 @@ class JsonIncarnations(TypeDecorator[Mapping[int, uuid.UUID]]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Mapping[int, uuid.UUID]:
         return {int(broker): uuid.UUID(hex=id_) for broker, id_ in json.loads(value).items()} if value != "{}" else {}
+
+
+class StorageNumber(TypeDecorator[Storage]):
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: Storage | None, dialect: Dialect) -> int:
+        return int(value or Storage.LOCAL)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Storage:
+        return Storage(value)
 
 
 metadata = MetaData()
@@ -124,6 +137,7 @@ partitions = Table(
     Column("removing", JsonList, nullable=False),
     Column("incarnations", JsonIncarnations, nullable=False),
     Column("generation", BigInteger, nullable=False, server_default="0"),
+    Column("storage", StorageNumber, nullable=False, server_default="0"),
     Column("revision", BigInteger, nullable=False, index=True),
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sexton.adapters.metastore import migrations, operations, reading, work
-from sexton.adapters.metastore.cloud import claiming, committing, replacing, trimming
+from sexton.adapters.metastore.cloud import claiming, committing, moving, replacing, trimming
 from sexton.adapters.metastore.cloud import objects as cloud_objects
 from sexton.adapters.metastore.cloud import reading as cloud_reading
 from sexton.adapters.metastore.session import Session
@@ -15,6 +15,7 @@ from sexton.ports.cloud import (
     Claimed,
     CloudPartitionRow,
     CollectionRow,
+    Copied,
     Extent,
     ExtentsPage,
     Gather,
@@ -102,6 +103,21 @@ class SqlMetastore:
         self, rows: Sequence[PartitionRow], live: Mapping[int, int] | None = None
     ) -> Sequence[PartitionRow | None]:
         return await self.run(operations.update_partitions, rows, live)
+
+    async def begin_move(
+        self, broker_id: int, broker_epoch: int, row: PartitionRow, start_offset: int
+    ) -> PartitionRow | None:
+        return await self.run(moving.begin_move, broker_id, broker_epoch, row, start_offset)
+
+    async def abandon_move(
+        self, broker_id: int, broker_epoch: int, row: PartitionRow
+    ) -> tuple[PartitionRow | None, bool]:
+        return await self.run(moving.abandon_move, broker_id, broker_epoch, row)
+
+    async def finish_move(
+        self, broker_id: int, broker_epoch: int, row: PartitionRow, copied: Copied
+    ) -> PartitionRow | None:
+        return await self.run(moving.finish_move, broker_id, broker_epoch, row, copied)
 
     async def change_settings(
         self,

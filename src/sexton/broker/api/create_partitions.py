@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sexton.broker.admin import failure, make_change, outcome, repeated
 from sexton.broker.network.request import Body, milliseconds
-from sexton.broker.topics import wait_for_leaders
+from sexton.broker.topics import in_cloud, wait_for_leaders
 from sexton.metadata.placement import check_assignment
 from sexton.metadata.topics import INTERNAL_TOPICS, assigned_partition_rows, new_partition_rows
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -75,7 +75,8 @@ def _plan(broker: Broker, asked: Any) -> tuple[TopicRow, list[PartitionRow]]:
     replication_factor = len(existing[0].replicas)
     brokers, rng = broker.view.brokers, broker.rng
     if asked.assignments is None:
-        return topic, new_partition_rows(topic.topic_id, count, additional, replication_factor, brokers, rng)
+        rows = new_partition_rows(topic.topic_id, count, additional, replication_factor, brokers, rng)
+        return topic, _stored(broker, topic, rows)
     if len(asked.assignments) != additional:
         what = (
             f"Attempted to add {additional} additional partition(s), but only {len(asked.assignments)} assignment(s) "
@@ -85,4 +86,9 @@ def _plan(broker: Broker, asked: Any) -> tuple[TopicRow, list[PartitionRow]]:
     assignments = dict(enumerate((assignment.broker_ids for assignment in asked.assignments), count))
     for replicas in assignments.values():
         check_assignment(replicas, brokers, replication_factor)
-    return topic, assigned_partition_rows(topic.topic_id, count, assignments, brokers, rng)
+    return topic, _stored(broker, topic, assigned_partition_rows(topic.topic_id, count, assignments, brokers, rng))
+
+
+def _stored(broker: Broker, topic: TopicRow, rows: list[PartitionRow]) -> list[PartitionRow]:
+    """Where a partition is from its first record on."""
+    return [in_cloud(row) for row in rows] if broker.view.wants_cloud(topic.name) else rows

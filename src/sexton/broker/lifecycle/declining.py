@@ -44,7 +44,7 @@ class Declining:
             return
         own_id = broker.config.node_id
         led = (row for row in broker.view.replicas_on(own_id) if row.leader == own_id)
-        rows = [row for row in led if broker.view.is_cloud(row.topic_id)]
+        rows = [row for row in led if row.is_cloud]
         changed = [new for row in rows if (new := decline_cloud(row, own_id, broker.view.brokers, broker.rng))]
         if not rows:
             return

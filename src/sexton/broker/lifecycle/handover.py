@@ -49,7 +49,7 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
     for row in broker.view.replicas_on(own_id):
         topic = broker.view.topic_by_id(row.topic_id)
         assert topic is not None
-        if broker.view.is_cloud(row.topic_id):
+        if row.is_cloud:
             led_anew = restart_cloud(row, own_id)
             changed += [led_anew] if led_anew is not None else []
             continue
@@ -170,7 +170,7 @@ async def hand_over(broker: Broker, answering: Mapping[int, int]) -> None:
         brokers = broker.view.brokers
         changed: dict[int, list[PartitionRow]] = {}
         for row in broker.view.replicas_on(own_id):
-            if broker.view.is_cloud(row.topic_id):
+            if row.is_cloud:
                 led_elsewhere = hand_over_cloud(row, own_id, brokers, answering)
                 if led_elsewhere is not None:
                     changed.setdefault(led_elsewhere.leader, []).append(led_elsewhere)
@@ -195,7 +195,7 @@ def is_needed(broker: Broker, answering: Collection[int]) -> bool:
     """Whether this broker must not be fenced before its lease has expired, because all other in-sync replicas of some
     partition may be dead."""
     own_id, brokers = broker.config.node_id, broker.view.brokers
-    local = [row for row in broker.view.replicas_on(own_id) if not broker.view.is_cloud(row.topic_id)]
+    local = [row for row in broker.view.replicas_on(own_id) if not row.is_cloud]
     needed = [row for row in local if elections.is_needed(row, own_id, brokers, answering)]
     if needed:
         logger.warning(

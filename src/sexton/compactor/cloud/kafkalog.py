@@ -190,14 +190,19 @@ class CloudReader(PushingKafkaLogReader):
         """Pinned before anything is read: what is planned on stays."""
         await metastore.pin(uuid.uuid4(), "kafkalog", f"a query of {name}", self.place.pin_rounds)
         cluster_id = await metastore.open_cluster(uuid.uuid4())
-        topic = next((one for one in (await metastore.read_changes(0)).topics if one.name == name), None)
-        rows = (
-            []
-            if topic is None
-            else [row for row in await metastore.read_cloud_partitions() if row.topic_id == topic.topic_id]
-        )
-        if not rows:
+        known = await metastore.read_changes(0)
+        topic = next((one for one in known.topics if one.name == name), None)
+        placed = [] if topic is None else [row for row in known.partitions if row.topic_id == topic.topic_id]
+        in_cloud = {row.partition for row in placed if row.is_cloud}
+        if topic is None or not in_cloud:
             raise BadOptionError(f"there is no cloud topic {name}", "kafkalog", "`sexton cloud status` lists them")
+        if local := sorted(row.partition for row in placed if not row.is_cloud):
+            raise BadOptionError(
+                f"{name} is being moved to the store: partitions {local} are not there yet",
+                "kafkalog",
+                "Try again later. `sexton cloud status` shows how far it is",
+            )
+        rows = [row for row in await metastore.read_cloud_partitions() if row.topic_id == topic.topic_id]
         store = BlockingStore(self.place.store_url)
         found: list[CloudSource] = []
         if self.wanted.topic not in (None, name):

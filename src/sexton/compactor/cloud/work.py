@@ -84,14 +84,15 @@ class CloudWorker:
     async def refresh(self) -> None:
         """Publishes what is due, if that is not what was published before. Raises MetastoreUnavailableError."""
         self._view.apply(await self._metastore.read_changes(self._view.revision))
-        if not any(self._view.is_cloud(topic.topic_id) for topic in self._view.topics()) and not self._published:
+        if not any(row.is_cloud for row in self._view.partitions()) and not self._published:
             return
         limits = DueLimits(level_ms=self._setting("cloud.level.ms", LEVEL_MS))
         now_ms = self._clock.now_ms()
         due: list[WorkRow] = []
         for row in self._future.corrected(await self._metastore.read_cloud_partitions(), now_ms):
             topic = self._view.topic_by_id(row.topic_id)
-            if topic is not None:
+            placed = self._view.partition_by_id(row.topic_id, row.partition)
+            if topic is not None and placed is not None and placed.is_cloud:
                 due += due_work(row, topic.name, self.config_of(topic.name), now_ms, limits)
         keys = {row.key for row in due}
         known = {row.key for row in await self._metastore.read_work() if row.key.is_cloud}

@@ -25,6 +25,7 @@ from sexton.ports.object_names import ObjectName, new_object_id
 from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
 from sexton.ports.retrying import OnFailure, until_answered
 from sexton.records.objects import Level
+from sexton.replication.local_replica import LocalReplica
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
 
@@ -116,7 +117,12 @@ def _believes_the_store(cls: type[Block], data: Any, extent: Any, epochs: Any, p
     return Block.own(memoryview(data).toreadonly())
 
 
+def _seals_nothing(self: LocalReplica) -> None:
+    pass
+
+
 CLOUD: dict[str, Break] = {
+    "1-move": Break(Patch(LocalReplica, "seal", _seals_nothing), Profile.CLOUD, 0.5),
     "C1": Break(Patch(Pool, "_fill", _registers_nothing), Profile.CLOUD, 0.4),
     "C2": Break(Patch(uploads, "until_answered", _waits_for_no_answer), Profile.CLOUD, 0.4),
     "C4": Break(Patch(CollectorSettings, "grace_rounds", property(_has_no_grace)), Profile.CLOUD, 0.4),
@@ -126,7 +132,8 @@ CLOUD: dict[str, Break] = {
     "C10-delete": Break(Patch(Uploads, "_commit", _cleans_up_after_silence), Profile.CLOUD, 0.4),
     "8-cloud": Break(Patch(CloudLog, "seal", _calls_all_stable), Profile.CLOUD, 0.4),
 }
-"""By rule: ids are used that nobody registered; an object is committed while its bytes are on their way; garbage is
-live again; what is garbage is deleted at once; a commit need not continue the log; consumers are given what is not
-committed; a commit without an answer counts as done; or it counts as failed, and its object is deleted; memory has no
-bound; what the store sends is believed; open transactions count as stable."""
+"""By rule: a log takes appends while its partition becomes a cloud partition; ids are used that nobody registered;
+an object is committed while its bytes are on their way; garbage is live again; what is garbage is deleted at once; a
+commit need not continue the log; consumers are given what is not committed; a commit without an answer counts as
+done; or it counts as failed, and its object is deleted; memory has no bound; what the store sends is believed; open
+transactions count as stable."""

@@ -20,6 +20,7 @@ from sexton.adapters.metastore.databases import IN_MEMORY, Database
 from sexton.adapters.metastore.session import Session
 from sexton.harness.postgres import Postgres
 from sexton.ports.cloud import Claimed, Extent, Gather, Level, Owner, Replacement, Run, WrittenObject, hash_of_settings
+from sexton.ports.metastore import Storage
 from sexton.ports.work_queue import CompactorRow
 from sexton.types import CompactionEpoch, LeaderEpoch
 from tests.adapters.metastore.cloud.plain import GARBAGE, PlainPartition, PlainTables
@@ -49,7 +50,7 @@ class CloudMachine(RuleBasedStateMachine):
         self.plans: list[tuple[Any, int, list[Extent]]] = []
         self.seen: CloudTables | None = None
         migrations.open_cluster(self.session, CLUSTER)
-        operations.create_topic(self.session, TOPIC, partitions(TOPIC, 2), SETTINGS)
+        operations.create_topic(self.session, TOPIC, partitions(TOPIC, 2, storage=Storage.CLOUD), SETTINGS)
         work.register_compactor(self.session, CompactorRow(COMPACTOR, "c", 1, 0))
         self.plain.live_owners.add(Owner.compactor(COMPACTOR))
         for broker_id in (1, 2):

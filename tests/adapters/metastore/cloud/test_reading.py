@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from sexton.ports.cloud import ExtentsPage, Level
+from sexton.ports.metastore import Storage
 from tests.adapters.metastore.cloud.world import (
     ACCEPTED,
     SETTINGS,
@@ -90,7 +91,7 @@ async def test_a_topic_has_cloud_partitions_if_it_was_made_so_and_gets_more_with
     local = topic("local", 9)
     await world.store.create_topic(local, partitions(local, 1), {"storage.mode": "local"})
     await world.store.add_partitions(local.topic_id, 1, partitions(local, 1, first=1))
-    await world.store.add_partitions(TOPIC.topic_id, 2, partitions(TOPIC, 2, first=2))
+    await world.store.add_partitions(TOPIC.topic_id, 2, partitions(TOPIC, 2, first=2, storage=Storage.CLOUD))
     tables = await world.check()
     assert sorted(tables.partitions) == [(TOPIC.topic_id, number) for number in range(4)]
 

@@ -28,7 +28,7 @@ from sexton.ports.cloud import (
     WrittenObject,
     hash_of_settings,
 )
-from sexton.ports.metastore import Metastore, TopicRow
+from sexton.ports.metastore import Metastore, Storage, TopicRow
 from sexton.ports.work_queue import CompactorRow
 from sexton.types import CompactionEpoch, LeaderEpoch, PartitionId, ProducerId
 from tests.adapters.metastore.rows import broker, partitions, topic
@@ -117,7 +117,7 @@ class World:
         await self.store.fence_broker(broker_id, self.brokers[broker_id].epoch, 0)
 
     async def make_topic(self, row: TopicRow, partitions_count: int) -> None:
-        await self.store.create_topic(row, partitions(row, partitions_count), SETTINGS)
+        await self.store.create_topic(row, partitions(row, partitions_count, storage=Storage.CLOUD), SETTINGS)
 
     async def do(self, operation: str, *arguments: Any) -> Any:
         result = await getattr(self.store, operation)(*arguments)

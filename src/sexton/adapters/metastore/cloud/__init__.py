@@ -7,6 +7,7 @@
     replacing    L1: leveling and compaction
     reading      extents by offset and by time
     trimming     the start of a log, and the end of a topic
+    moving       a local partition becomes a cloud partition
     checks       what must hold in every state and over every step
 
 **Locks.** SQLite has one writer (`BEGIN IMMEDIATE`). On PostgreSQL each operation locks what it decides by, always in

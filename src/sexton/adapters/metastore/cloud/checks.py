@@ -96,7 +96,7 @@ def violations(tables: CloudTables) -> Iterator[str]:
             if not row.leveled_offset <= marker < row.end_offset:
                 yield f"C7: an aborted transaction whose marker, at {marker}, is not in L0 of {key}"
         for end in tables.deltas.get(key, ()):
-            if not row.producers_offset < end <= row.end_offset:
+            if not row.producers_offset <= end <= row.end_offset:
                 yield f"a delta of producers at {end} of {key}, whose snapshot is at {row.producers_offset}"
         its_epochs = tables.epochs.get(key, ())
         if any(one.start_offset > other.start_offset for one, other in pairwise(its_epochs)):
@@ -128,12 +128,11 @@ def _of_objects(tables: CloudTables) -> Iterator[str]:
 
 
 def _of_partition(row: CloudPartitionRow, its: tuple[Extent, ...]) -> Iterator[str]:
-    local = (row.prefix_from, row.prefix_until)
     for one, other in pairwise(its):
-        if one.end_offset != other.base_offset and (one.end_offset, other.base_offset) != local:
+        if one.end_offset != other.base_offset:
             yield f"C5: extents end at {one.end_offset} and go on at {other.base_offset}"
     first = its[0].base_offset if its else row.end_offset
-    if (its and its[-1].end_offset != row.end_offset) or first > max(row.start_offset, row.prefix_until):
+    if (its and its[-1].end_offset != row.end_offset) or first > row.start_offset:
         last = its[-1].end_offset if its else "nowhere"
         yield f"C5: extents tile {first} to {last}, and the log is {row.start_offset} to {row.end_offset}"
     if any(extent.base_offset >= extent.end_offset for extent in its):

@@ -23,7 +23,8 @@ KEYS_PER_QUERY = 500
 Values = dict[str, Any]
 """A row of a partition as it is being changed."""
 
-PARTITION_COLUMNS = [column for column in cloud_partitions.c if column.name not in ("producers", "revision")]
+_UNREAD = ("producers", "revision", "prefix_from", "prefix_until")
+PARTITION_COLUMNS = [column for column in cloud_partitions.c if column.name not in _UNREAD]
 _PARTITION_NAMES = [column.name for column in PARTITION_COLUMNS]
 EXTENT_COLUMNS = [column for column in extents.c if column.name not in ("topic_id", "partition")]
 _EXTENT_NAMES = [column.name for column in EXTENT_COLUMNS]

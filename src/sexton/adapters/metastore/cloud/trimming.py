@@ -93,6 +93,27 @@ def _first_base(session: Session, key: PartitionId) -> int | None:
     return found
 
 
+# All of a partition
+
+
+def remove_from_start(session: Session, key: PartitionId, row: Values, limit: int) -> tuple[list[Extent], bool]:
+    """Removes extents of a partition that is to go, so that what is left is a log. Returns them, with their references
+    to be released, and whether none is left."""
+    removed = _remove(session, key, row["end_offset"], limit)
+    if _first_base(session, key) is None:
+        return removed, True
+    row["start_offset"] = max(row["start_offset"], removed[-1].end_offset)
+    _trim(session, key, row, removed)
+    write_partitions(session, [row], (*_MOVED, *_COUNTED))
+    return removed, False
+
+
+def drop_partition(session: Session, key: PartitionId) -> None:
+    """Of which no extent is left."""
+    for table in (producer_deltas, aborted, epochs, cloud_partitions):
+        session.execute(delete(table).where(is_partition(table, key)))
+
+
 # Deleted topics
 
 
@@ -116,15 +137,10 @@ def purge_topic(session: Session, topic_id: uuid.UUID, limit: int) -> bool:
         while steps < limit and (found := session.execute(first.with_for_update()).mappings().first()) is not None:
             row = dict(found)
             key = (topic_id, row["partition"])
-            some = _remove(session, key, row["end_offset"], limit - steps)
+            some, is_empty = remove_from_start(session, key, row, limit - steps)
             steps += len(some) + 1
             removed += some
-            if _first_base(session, key) is None:
-                for table in (producer_deltas, aborted, epochs, cloud_partitions):
-                    session.execute(delete(table).where(is_partition(table, key)))
-            else:
-                row["start_offset"] = max(row["start_offset"], some[-1].end_offset)
-                _trim(session, key, row, some)
-                write_partitions(session, [row], (*_MOVED, *_COUNTED))
+            if is_empty:
+                drop_partition(session, key)
         release_references(session, ((extent.object_id, extent.size_bytes) for extent in removed))
         return session.execute(select(cloud_partitions.c.partition).where(of_topic).limit(1)).first() is not None
