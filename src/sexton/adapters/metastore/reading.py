@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Select, bindparam, select
 
 from sexton.adapters.metastore import operations
 from sexton.adapters.metastore.cloud.rows import PARTITION_COLUMNS, partition_row
@@ -41,6 +41,19 @@ _HEAD = select(
 ).where(cluster.c.id == ONLY_ROW)
 
 
+def _changed_in(columns: Iterable[ColumnElement[Any]], revision: ColumnElement[int]) -> Select[*tuple[Any, ...]]:
+    """Made once: to build a statement takes SQLAlchemy longer than to run it, and every broker asks all day."""
+    return select(*columns).where(revision > bindparam("after"))
+
+
+_BROKERS = _changed_in(BROKER_COLUMNS, brokers.c.revision)
+_TOPICS = _changed_in((topics.c.topic_id, topics.c.name, topics.c.is_internal), topics.c.revision)
+_PARTITIONS = _changed_in(operations.PARTITION_COLUMNS, partitions.c.revision)
+_CONFIGS = _changed_in((configs.c.scope, configs.c.name, configs.c.settings), configs.c.revision)
+_CLOUD_PARTITIONS = _changed_in(PARTITION_COLUMNS, cloud_partitions.c.revision)
+_DELETED_TOPICS = _changed_in((deleted_topics.c.topic_id,), deleted_topics.c.revision)
+
+
 def read_changes(session: Session, after_revision: int) -> Changes:
     """The usual response, "no change", takes one statement. A transaction is used only when there are changes.
 
@@ -66,24 +79,17 @@ def _head(session: Session) -> Sequence[Any]:
 def _read_rows(session: Session, revision: int, after: int, is_snapshot: bool, controller: Sequence[int]) -> Changes:
     controller_revision, *controller_fields = controller
 
-    def rows(columns: Sequence[ColumnElement[Any]], revision_column: ColumnElement[int]) -> Sequence[Any]:
-        return session.execute(select(*columns).where(revision_column > after)).all()
+    def rows(statement: Select[*tuple[Any, ...]]) -> Sequence[Any]:
+        return session.execute(statement, {"after": after}).all()
 
     return Changes(
         revision=revision,
         is_snapshot=is_snapshot,
-        brokers=[broker_row(row) for row in rows(BROKER_COLUMNS, brokers.c.revision)],
-        topics=[
-            TopicRow(*row) for row in rows((topics.c.topic_id, topics.c.name, topics.c.is_internal), topics.c.revision)
-        ],
-        partitions=[PartitionRow(*row) for row in rows(operations.PARTITION_COLUMNS, partitions.c.revision)],
-        configs=[
-            ConfigRow(ConfigScope(scope), name, settings)
-            for scope, name, settings in rows((configs.c.scope, configs.c.name, configs.c.settings), configs.c.revision)
-        ],
+        brokers=[broker_row(row) for row in rows(_BROKERS)],
+        topics=[TopicRow(*row) for row in rows(_TOPICS)],
+        partitions=[PartitionRow(*row) for row in rows(_PARTITIONS)],
+        configs=[ConfigRow(ConfigScope(scope), name, settings) for scope, name, settings in rows(_CONFIGS)],
         controller=ControllerRow(*controller_fields) if controller_revision > after else None,
-        cloud_partitions=[partition_row(row._mapping) for row in rows(PARTITION_COLUMNS, cloud_partitions.c.revision)],
-        deleted_topics=[]
-        if is_snapshot
-        else [topic_id for (topic_id,) in rows((deleted_topics.c.topic_id,), deleted_topics.c.revision)],
+        cloud_partitions=[partition_row(row._mapping) for row in rows(_CLOUD_PARTITIONS)],
+        deleted_topics=[] if is_snapshot else [topic_id for (topic_id,) in rows(_DELETED_TOPICS)],
     )
