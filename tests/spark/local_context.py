@@ -73,6 +73,12 @@ class LocalRows:
             self._context, lambda: [[out for row in part for out in function(row)] for part in self._parts()]
         )
 
+    def filter(self, function: Callable[[Any], bool]) -> LocalRows:
+        return LocalRows(self._context, lambda: [[row for row in part if function(row)] for part in self._parts()])
+
+    def values(self) -> LocalRows:
+        return self.map(lambda row: row[1])
+
     def mapPartitions(self, function: Callable[[Iterator[Any]], Iterable[Any]]) -> LocalRows:  # noqa: N802
         return LocalRows(self._context, lambda: [list(function(iter(part))) for part in self._parts()])
 

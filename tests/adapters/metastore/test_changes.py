@@ -130,7 +130,7 @@ async def _follow(store: Metastore, done: asyncio.Event) -> ClusterView:
         view.apply(changes)
         if is_last:
             return view
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)  # hundreds of times while the others write, and the others get to write
 
 
 @pytest.mark.parametrize("seed", range(3))
