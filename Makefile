@@ -121,10 +121,11 @@ bench-live: ## Compaction while a cluster is used, beside Apache Kafka: what cli
 	@$(BIN)/python -m benchmarks.live_compaction
 
 .PHONY: soak
-soak: ## kill -9 of `sexton compact` at random moments, 100 times; what is too long for `make test` with real Kafka
+soak: ## kill -9 of `sexton compact` at random moments, 100 times; 4,000 random logs; what takes too long with real Kafka
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/kafka/test_crash.py --crashes 100
 	@$(BIN)/python -m pytest tests/kafka -m soak
+	@SEXTON_SEEDS=4000 $(BIN)/python -m pytest tests/spark/test_compact_matches_reference.py
 
 .PHONY: chaos
 chaos: ## Five minutes of kill -9, SIGSTOP and metastore outages against real brokers; nothing acknowledged is lost
@@ -134,8 +135,8 @@ chaos: ## Five minutes of kill -9, SIGSTOP and metastore outages against real br
 .PHONY: soak-live
 soak-live: ## A cluster that compacts itself: 100 kills of brokers and compactors, ten minutes without a broker, five of updates
 	@scripts/setup test
-	@$(BIN)/python -m pytest tests/compactor/test_kills.py tests/compactor/test_long_runs.py \
-		tests/compactor/cloud/test_long_runs.py -m "" -s --soak
+	@$(BIN)/python -m pytest tests/compactor/test_kills.py tests/compactor/test_live.py \
+		tests/compactor/test_long_runs.py tests/compactor/cloud/test_long_runs.py -m "" -s --soak
 
 .PHONY: soak-cloud
 soak-cloud: ## Every failure of cloud topics on real brokers and a real S3, with SQLite and with PostgreSQL

@@ -40,7 +40,9 @@ def test_all_replicas_are_compacted_and_tombstones_leave(cluster: SextonCluster)
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_all_replicas_are_compacted_on_spark(cluster: SextonCluster) -> None:
+    """In `make test` the compactors of test_kills.py are on Spark, and test_remote.py has a whole cluster of it."""
     from sexton.compactor.engines.spark import SparkEngine
 
     check_compaction(cluster, lambda: SparkEngine("local[2]"))

@@ -219,7 +219,6 @@ def test_tombstones_wait_for_the_replica_that_was_down(tmp_path: Path, spark: Sp
 
         kafka.start()
         check_served_by_each_leader(kafka, latest)
-        kafka.stop()
 
 
 def write_while_a_node_dies(kafka: KafkaCluster) -> Values:

@@ -40,7 +40,7 @@ from sexton.harness.kafka_logs import (
     RECOVERY_MESSAGES,
     log_events,
 )
-from sexton.harness.kafka_node import KafkaNode, forget_voters, new_cluster_id, read_meta
+from sexton.harness.kafka_node import META_NAME, KafkaNode, forget_voters, new_id, read_meta, write_meta
 from sexton.harness.kafka_tools import format_storage
 from sexton.harness.processes import ServerProcess
 from sexton.harness.properties import Settings, write_properties
@@ -60,6 +60,10 @@ QUICK_JVM_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dja
 
 CLEAN_SHUTDOWN_NAME: Final = ".kafka_cleanshutdown"
 """Left in the log directory by a clean stop; without it the next start recovers unflushed segments."""
+
+
+_FORMATTED: Final[dict[tuple[str, tuple[str, ...]], dict[str, bytes]]] = {}
+"""Of each version and options of the tool that formats: its files, without a node's identity."""
 
 
 def _quick_jvm_options(version: str) -> tuple[str, ...]:
@@ -194,10 +198,26 @@ class KafkaCluster(Cluster[KafkaNode]):
             raise HarnessError("a cluster needs at least one node")
         metas = {node_id: read_meta(node.data_dir) for node_id, node in self._nodes.items()}
         known_ids = {meta["cluster.id"] for meta in metas.values() if meta}
-        cluster_id = known_ids.pop() if known_ids else new_cluster_id()
-        new = [node for node in self._nodes.values() if not metas[node.node_id]]
-        configs = [write_properties(node.directory / "server.properties", self._settings_of(node)) for node in new]
-        format_storage(configs, cluster_id, *self.format_args, version=self.version)
+        cluster_id = known_ids.pop() if known_ids else new_id()
+        for node in self._nodes.values():
+            if not metas[node.node_id]:
+                self._format(node, cluster_id)
+
+    def _format(self, node: KafkaNode, cluster_id: str) -> None:
+        """By Kafka's own tool, a JVM of a second or two, the first time; later by what it wrote then, which is the same
+        for every node but for its identity."""
+        settings = self._settings_of(node)
+        known = _FORMATTED.get((self.version, self.format_args))
+        has_one_disk = settings["log.dirs"] == str(node.data_dir)
+        if known is not None and has_one_disk:
+            for name, content in known.items():
+                (node.data_dir / name).write_bytes(content)
+            write_meta(node.data_dir, cluster_id, node.node_id)
+            return
+        config = write_properties(node.directory / "server.properties", settings)
+        format_storage([config], cluster_id, *self.format_args, version=self.version)
+        files = [path for path in node.data_dir.iterdir() if path.name != META_NAME]
+        _FORMATTED[self.version, self.format_args] = {path.name: path.read_bytes() for path in files}
 
     def _spawn(self, node: KafkaNode) -> None:
         node.spawn(self._command(node, "server", self._settings_of(node)))

@@ -18,6 +18,9 @@ TAIL_LINES: Final = 25
 """How much of a log an error quotes; its path is always named too."""
 
 
+META_NAME: Final = "meta.properties"
+
+
 class KafkaNode(Node):
     def __init__(self, node_id: int, directory: Path) -> None:
         super().__init__(node_id, directory)
@@ -70,9 +73,15 @@ class KafkaNode(Node):
 
 def read_meta(data_dir: Path) -> dict[str, str]:
     """What formatting wrote (`metadata.id`, `node.id`, `directory.id`); empty before it."""
-    path = data_dir / "meta.properties"
+    path = data_dir / META_NAME
     lines = path.read_text().splitlines() if path.exists() else []
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def write_meta(data_dir: Path, cluster_id: str, node_id: int) -> None:
+    """As formatting does."""
+    meta = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": new_id()}
+    (data_dir / META_NAME).write_text("".join(f"{name}={value}\n" for name, value in meta.items()))
 
 
 def forget_voters(data_dir: Path, voter_ids: Sequence[int]) -> None:
@@ -88,6 +97,6 @@ def forget_voters(data_dir: Path, voter_ids: Sequence[int]) -> None:
         path.write_text(json.dumps(state))
 
 
-def new_cluster_id() -> str:
+def new_id() -> str:
     """A random UUID as Kafka writes it; never with a leading dash, which tools take for an option."""
     return "s" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
