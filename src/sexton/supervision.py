@@ -45,6 +45,7 @@ WORK: Final = (
     "forgetting deleted topics",
     "loading a coordinator",
     "markers",
+    "moving a partition to the store",
     "opening a log",
     "replication",
     "retention",

@@ -30,11 +30,15 @@ class Leveler:
     def __init__(self, host: Host, *, l1_bytes: int = L1_BYTES, settings: Mapping[str, str] | None = None) -> None:
         self.metastore = cast(Any, Forgetful(host.world))
         self.engine = ReferenceCloudEngine(host.objects)
-        self.jobs = CloudJobs(self.metastore, host.objects, self.engine, Still(), random.Random(3))
+        self.jobs = CloudJobs(self.metastore, host.objects, self.engine, SystemClock(), random.Random(3))
         self.writer = Writer(CLUSTER, COMPACTOR)
         self.host = host
         self._l1_bytes = l1_bytes
         self._settings = dict(settings or SETTINGS)
+
+    def stand_still(self) -> None:
+        """Its jobs take no time, by the clock that plans are made by."""
+        self.jobs = CloudJobs(self.metastore, self.host.objects, self.engine, Still(), random.Random(3))
 
     async def plan_level(self, key: PartitionId = A) -> PartitionPlan:
         plan = await plan_level(self.metastore, key, "orders")

@@ -266,6 +266,7 @@ def test_compaction_drops_pages_and_leaves_gaps_that_readers_step_over() -> None
 def test_a_tombstone_stays_for_twice_the_age_of_a_view_and_goes_then() -> None:
     async def work(one: Broker, leveler: Leveler) -> None:
         config = TopicConfig(cleanup_policy=frozenset({"compact"}), delete_retention_ms=0)
+        leveler.stand_still()
         await one.append(keyed(b"k", b"v"), keyed(b"k", None), keyed(b"other", b"v"))
         await leveler.level()
         assert (await leveler.compact(config=config)).error == ""
