@@ -126,7 +126,8 @@ def kill_at_random(
 
 
 def started_compactor(cluster: SextonCluster, directory: Path, name: str) -> CompactorProcess:
-    return CompactorProcess(cluster.metastore_url, directory, "--master", "local[1]", name=name)
+    """It does not step back for others: while other tests keep the processors busy, it would never have its turn."""
+    return CompactorProcess(cluster.metastore_url, directory, "--master", "local[1]", "--nice", "0", name=name)
 
 
 def transactional_folds(cluster: SextonCluster) -> dict[int, set[int]]:

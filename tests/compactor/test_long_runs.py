@@ -112,7 +112,7 @@ def test_tombstones_wait_for_a_broker_however_long_it_is_away(is_soak: bool, tmp
             writer.put(b"doomed %d" % key, b"value")
         writer.write(200)
         check_folds(cluster, writer)
-        with CompactorProcess(cluster.metastore_url, tmp_path):
+        with CompactorProcess(cluster.metastore_url, tmp_path, "--nice", "0"):
             cluster.kill_node(3)
             for key in range(5):
                 writer.put(b"doomed %d" % key, None)

@@ -50,7 +50,7 @@ def write(bootstrap: str) -> None:
 @pytest.mark.cluster
 @pytest.mark.parametrize("broker", range(1, BROKERS + 1))
 def test_every_replica_gives_what_was_committed_and_nothing_else(cluster: SextonCluster, broker: int) -> None:
-    found = scan(cluster.bootstrap, Wanted(PLACES, replica=broker), "read_committed", 30)
+    found = scan(cluster.bootstrap, Wanted(PLACES, replica=broker, ends={0: 5}), "read_committed", 30)
     assert found.error == ""
     assert found.replica == broker
     assert found.records[0] == WRITTEN

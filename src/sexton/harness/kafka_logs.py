@@ -26,6 +26,7 @@ NOISE: Final[Mapping[str, re.Pattern[str]]] = {
     "two consumers were the first to ask for a coordinator": re.compile(
         r"Auto topic creation failed for __\w+ with error 'TOPIC_ALREADY_EXISTS'"
     ),
+    "a busy machine": re.compile(r"Exceptionally slow controller event \w+"),
     "a connection was closed twice at shutdown": re.compile(r"close NetworkClient that has already been closed"),
 }
 """What healthy nodes warn about at start and stop, by reason. Nothing about a log's files belongs here."""
