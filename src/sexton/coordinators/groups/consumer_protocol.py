@@ -114,7 +114,7 @@ class ConsumerProtocol:
                 # It may be a late request, of a client that has long joined, and reads.
                 if known is not None and known.classic is None and known.epoch > JOIN_EPOCH:
                     again = held_again(holder, request.owned, frozenset())
-            elif request.is_full:
+            elif request.is_full or request.member_epoch < holder.epoch:
                 again = held_again(holder, request.owned, group.named.get(member_id, frozenset()))
             # Who is told again may be letting go of what it names, and take it on anew: that it has received it counts
             # once it names everything.
@@ -128,7 +128,7 @@ class ConsumerProtocol:
         is_changed = after.assigned != before.assigned
         if has_taken(after, request.owned):
             group.untaken.discard(member_id)
-        elif is_changed and not request.is_full:
+        elif (is_changed or again is not None) and not request.is_full:
             group.untaken.add(member_id)
         has_news = request.is_full or is_changed or member_id in group.untaken
         return ConsumerHeartbeatAnswer(
@@ -353,8 +353,10 @@ class ConsumerProtocol:
 
     def on_loaded(self, group: ConsumerGroup) -> None:
         """Starts the whole session timeout of all members, and the whole revocation timeout, so that they can find the
-        new coordinator."""
+        new coordinator. What the former one has told them it has told without a record, and nobody may have heard it."""
         for member in group.members.values():
+            if member.classic is None:
+                group.untaken.add(member.member_id)
             self.keep_session(group, member)
             self._watch_revocation(group, member)
 

@@ -18,15 +18,17 @@ that has not received it must not be asked to revoke it either: it would find no
 member that does not name all partitions that it holds gets all of them again (`held_again`), and goes on from there
 like any other.
 
-Whether a request failed is known only from its being full: Java's client and librdkafka send all fields only then.
-franz-go always does when it names partitions. A partition that a member had named before, was asked to revoke, and does
+That a request failed is known from the next one's being full: Java's client and librdkafka send all fields only then,
+franz-go always does when it names partitions. Or from its having the epoch before, as of librdkafka, which confirms
+again and again what it has until it is answered. A partition that a member had named before, was asked to revoke, and does
 not name any more, it has revoked. (A request that was sent before and is carried out after others, over a connection
 that its client gave up, can still be taken for that. So it is in Kafka, for every request.)
 
 Known: librdkafka looks up topic names before it takes an assignment on. If it is told meanwhile to revoke what it has
 not taken on, it drops the assignment, has nothing left to do, and never confirms: it is fenced after its rebalance
 timeout, and joins again. It learns of that with its next heartbeat: until then it reads what it had not to revoke,
-which others may have by now. So it is in Kafka.
+which others may have by now. So it is in Kafka. The same happens to librdkafka if it was given a partition in an epoch
+that it had already, has not heard of it because the request timed out, and is to let go of it by the next one.
 """
 
 from __future__ import annotations
