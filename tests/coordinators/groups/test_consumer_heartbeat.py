@@ -98,6 +98,45 @@ def test_who_confirms_with_the_epoch_before_is_not_to_let_go_of_what_it_has_not_
     assert h.beat("a", 3).assignment == partitions(u=[0])
 
 
+@pytest.mark.parametrize("says", [None, {}])
+def test_who_has_not_named_what_it_was_given_is_not_to_let_go_of_just_that(says: Partitions | None) -> None:
+    """librdkafka may not have heard of it, or not begun to take it on: what it has is then all that it would be told."""
+    h = Harness(GroupSettings(group_consumer_assignors=("range",)), t=1)
+    h.enter("b", "t")
+    h.enter("a", "t")
+    for _ in range(2):
+        told = h.beat("b", 1, owned=says)
+        assert (told.member_epoch, told.assignment) == (1, partitions(t=[0]))
+    assert h.beat("b", 1, owned=partitions(t=[0])).assignment == {}
+    assert h.beat("b", 1, owned={}).member_epoch == 2
+    assert h.beat("a", 2).assignment == partitions(t=[0])
+    assert h.consumer().state is ConsumerState.STABLE
+
+
+def test_who_never_names_what_it_was_given_loses_it_after_its_rebalance_timeout() -> None:
+    h = Harness(GroupSettings(group_consumer_assignors=("range",)), t=1)
+    h.enter("b", "t", rebalance_timeout_ms=60_000)
+    h.enter("a", "t")
+    for _ in range(12):
+        assert h.beat("b", 1).assignment == partitions(t=[0])
+        h.beat("a", 2)
+        h.advance(5_000)
+    with refused(ErrorCode.unknown_member_id):
+        h.beat("b", 1)
+    assert h.beat("a", 2).assignment == partitions(t=[0])
+
+
+def test_who_cannot_take_it_on_any_more_lets_go_of_it_unnamed() -> None:
+    """It may never be able to name that: clients look for the topics that they subscribe to."""
+    for is_deleted in (True, False):
+        h = Harness(t=1, u=1)
+        h.enter("b", "t")
+        if is_deleted:
+            h.topics.delete("t")
+        told = h.beat("b", 1) if is_deleted else h.beat("b", 1, topics=("u",))
+        assert told.assignment == {}
+
+
 def test_a_full_heartbeat_is_answered_with_the_assignment() -> None:
     h = Harness(t=1)
     h.enter("a", "t")
