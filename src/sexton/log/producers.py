@@ -364,9 +364,9 @@ class ProducerStates:
     # Expiry and truncation
 
     def expire(self, now_ms: int) -> None:
-        """Drops producers that have been idle for too long and have no open transaction. Kafka goes by the timestamps of
-        their records alone: it forgets a producer that mirrors what is older than that while it writes, and a retry is
-        written twice."""
+        """Drops producers that have been idle for too long and have no open transaction. Kafka goes by the timestamps
+        of their records alone: it forgets a producer that mirrors what is older than that while it writes, and a retry
+        is written twice."""
         self._looked_ms = now_ms
         expired = [p.producer_id for p in self._producers.values() if self._has_expired(p, now_ms)]
         for producer_id in expired:

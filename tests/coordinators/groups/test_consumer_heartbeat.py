@@ -100,7 +100,7 @@ def test_who_confirms_with_the_epoch_before_is_not_to_let_go_of_what_it_has_not_
 
 @pytest.mark.parametrize("says", [None, {}])
 def test_who_has_not_named_what_it_was_given_is_not_to_let_go_of_just_that(says: Partitions | None) -> None:
-    """librdkafka may not have heard of it, or not begun to take it on: what it has is then all that it would be told."""
+    """librdkafka may not have heard of it, or not begun to take it on: what it has would be all that it is told."""
     h = Harness(GroupSettings(group_consumer_assignors=("range",)), t=1)
     h.enter("b", "t")
     h.enter("a", "t")

@@ -367,7 +367,7 @@ class ConsumerProtocol:
 
     def on_loaded(self, group: ConsumerGroup) -> None:
         """Starts the whole session timeout of all members, and the whole revocation timeout, so that they can find the
-        new coordinator. What the former one has told them it has told without a record, and nobody may have heard it."""
+        new coordinator. What the former one told them it told without a record: they may not have heard it."""
         for member in group.members.values():
             if member.classic is None:
                 group.untaken.add(member.member_id)

@@ -20,9 +20,9 @@ like any other.
 
 That a request failed is known from the next one's being full: Java's client and librdkafka send all fields only then,
 franz-go always does when it names partitions. Or from its having the epoch before, as of librdkafka, which confirms
-again and again what it has until it is answered. A partition that a member had named before, was asked to revoke, and does
-not name any more, it has revoked. (A request that was sent before and is carried out after others, over a connection
-that its client gave up, can still be taken for that. So it is in Kafka, for every request.)
+again and again what it has until it is answered. A partition that a member had named before, was asked to revoke, and
+does not name any more, it has revoked. (A request that was sent before and is carried out after others, over a
+connection that its client gave up, can still be taken for that. So it is in Kafka, for every request.)
 
 Nor is a member asked to let go of just that which it has been given since it last named what it has. It may not have
 heard of it: after a request that timed out librdkafka goes on as if it had been answered. Or it has not begun to take
@@ -30,8 +30,8 @@ it on, for which librdkafka looks up topic names first, and drops what it was gi
 has is then all that it is told, so it would never confirm. It is told again what it was given, until it names that.
 
 Known: after a failover it is not known what a member has named last. If it is then to let go of just what it has not
-heard of, or not begun to take on, it never confirms; it is fenced after its rebalance timeout, and joins again. So it is
-in Kafka, without a failover too.
+heard of, or not begun to take on, it never confirms; it is fenced after its rebalance timeout, and joins again. So it
+is in Kafka, without a failover too.
 """
 
 from __future__ import annotations
