@@ -13,7 +13,7 @@ from sexton.log.log import Log
 from sexton.log.producers import Marker, ProducerStates, first_sequence_of, last_sequence_of
 from sexton.log.types import AbortedTransaction
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.batch import ControlType, encode, make_batch, make_marker
+from sexton.records.batch import ControlType, Record, encode, make_batch, make_marker
 from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
 from sexton.types import OFFSET_MAX, ProducerEpoch, ProducerId
 from tests import logs
@@ -191,6 +191,31 @@ def test_silent_producers_are_forgotten_unless_they_hold_something_open() -> Non
     assert [producer.producer_id for producer in states] == [2, 3]
 
 
+@pytest.mark.parametrize("is_leader", [True, False])
+@pytest.mark.parametrize("restart", [None, "clean", "after a crash"])
+async def test_a_producer_of_records_from_long_ago_is_remembered_as_long_as_any_other(
+    tmp_path: Path, is_leader: bool, restart: str | None
+) -> None:
+    """What is mirrored or loaded anew keeps its times. That says nothing about when its producer has stopped."""
+    day_ms = 86_400_000
+    value = [Record(0, NOW_MS - 2 * day_ms, b"key", b"v")]
+    batch = encode(make_batch(value, leader_epoch=EPOCH, producer_id=7, producer_epoch=0, base_sequence=0))
+
+    log = await open_log(tmp_path)
+    if is_leader:
+        lead(log, batch)
+    else:
+        log.append_as_follower(batch)
+    if restart is not None:
+        await log.flush()
+        await log.close()
+        log = await open_log(tmp_path, is_clean=restart == "clean", now_ms=NOW_MS + day_ms // 2)
+    log.producers.expire(NOW_MS + day_ms - 1)
+    assert log.append_as_leader(batch, EPOCH, NOW_MS + day_ms - 1).is_duplicate
+    log.producers.expire(NOW_MS + 2 * day_ms)
+    assert not [*log.producers]
+
+
 def test_a_snapshot_brings_back_the_state_but_for_older_batches() -> None:
     states = ProducerStates("orders-0", expiry_ms=1000)
     for first in (0, 2, 4):
@@ -334,7 +359,7 @@ async def test_a_follower_of_any_log_knows_what_was_aborted_and_where_it_is_stab
         ]
         assert log.aborted_transactions(log.start_offset, log.end_offset + 1) == expected
 
-    log = await open_log(tmp_path, **settings)
+    log = await open_log(tmp_path, now_ms=0, **settings)
     await log.restart_at(made.bases[0])
     for batch in made.batches:
         log.append_as_follower(logs.encode_as_broker(batch))

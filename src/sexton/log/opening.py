@@ -105,6 +105,7 @@ async def create_log(
     await disk.replace_files(directory, [*files, *beside])
     await disk.flush_directory(directory.rpartition("/")[0])
     producers = ProducerStates(f"{topic}-{partition}", producer_expiry_ms)
+    producers.load((), now_ms)
     recovered = Recovered([segment], producers, EpochHistory(epochs), start_offset, start_offset)
     return Log(disk, directory, topic, partition, topic_id, config, recovered)
 

@@ -51,6 +51,7 @@ class Producer:
         self.epoch = NO_PRODUCER_EPOCH
         self.batches: list[PastBatch] = []
         self.last_timestamp_ms = -1
+        """That of its last batch, or a time before which that was not appended, if that is later."""
         self.coordinator_epoch = -1
         """Epoch of the coordinator that wrote the last marker."""
         self.transaction_start = NO_OFFSET
@@ -123,6 +124,8 @@ class ProducerStates:
     def __init__(self, place: str, expiry_ms: int) -> None:
         self._place = place
         self._expiry_ms = expiry_ms
+        self._looked_ms = -1
+        """When it was last looked who has expired: what is noted was appended later."""
         self._producers: dict[ProducerId, Producer] = {}
         self._open: dict[ProducerId, int] = {}
         """First offset of the open transaction by producer id. Transactions open in offset order, so the first is the
@@ -282,7 +285,7 @@ class ProducerStates:
         last_sequence = last_sequence_of(first_sequence, last_offset - first_offset + 1)
         batch = first_sequence, last_sequence, first_offset, last_offset, timestamp_ms
         batches.append(tuple.__new__(PastBatch, batch))  # PastBatch() would parse arguments, for every append
-        producer.last_timestamp_ms = timestamp_ms
+        producer.last_timestamp_ms = timestamp_ms if timestamp_ms > self._looked_ms else self._looked_ms
         if is_transactional and self._verifications:
             self.void_verifications(producer_id, epoch)
         if is_transactional and producer.transaction_start == NO_OFFSET:
@@ -323,7 +326,7 @@ class ProducerStates:
             producer.epoch = epoch
             producer.batches.clear()
         producer.coordinator_epoch = marker.coordinator_epoch
-        producer.last_timestamp_ms = timestamp_ms
+        producer.last_timestamp_ms = max(timestamp_ms, self._looked_ms)
         if first_offset == NO_OFFSET:
             return None
         producer.transaction_start = NO_OFFSET
@@ -361,7 +364,10 @@ class ProducerStates:
     # Expiry and truncation
 
     def expire(self, now_ms: int) -> None:
-        """Drops producers that have been idle for too long and have no open transaction."""
+        """Drops producers that have been idle for too long and have no open transaction. Kafka goes by the timestamps
+        of their records alone: it forgets a producer that mirrors what is older than that while it writes, and a retry
+        is written twice."""
+        self._looked_ms = now_ms
         expired = [p.producer_id for p in self._producers.values() if self._has_expired(p, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
@@ -382,6 +388,7 @@ class ProducerStates:
 
     def load(self, entries: Iterable[ProducerEntry], now_ms: int) -> None:
         self.clear()
+        self._looked_ms = max(self._looked_ms, now_ms)
         for entry in sorted(entries, key=lambda entry: entry.current_txn_first_offset):
             producer = Producer(entry.producer_id)
             producer.epoch = entry.producer_epoch

@@ -273,6 +273,18 @@ async def test_the_records_to_blame_are_named_since_version_8(version: int) -> N
         assert second.record_errors == ()
 
 
+async def test_a_retry_of_records_from_long_ago_is_not_written_twice() -> None:
+    """The answer to the first attempt was lost, and idle producers are looked for before the second."""
+    broker = await serving_broker()
+    client = Client(broker)
+    days_ago_ms = broker.clock.now_ms() - 2 * 86_400_000
+    records = batch_of(b"once", days_ago_ms, producer_id=77, producer_epoch=0, base_sequence=0)
+    for _ in range(2):
+        assert outcomes(await client.call(PRODUCE, 9, body(batches={0: records}))) == [(0, ErrorCode.none, 0)]
+        await broker.replicas.run_retention()
+    assert values(broker) == [b"once"]
+
+
 # --- batches after one that was refused ---
 
 NEW_PRODUCER = producer_at(77, 3)

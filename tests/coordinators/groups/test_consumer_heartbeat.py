@@ -58,6 +58,21 @@ def test_another_assignment_is_told_until_it_was_named() -> None:
     assert h.beat("b", 2).assignment is None
 
 
+def test_another_coordinator_too_tells_an_assignment_until_it_was_named() -> None:
+    """The answer of the one before may be lost, and its client goes on as if it had had it."""
+    h = Harness(t=2)
+    h.enter("a", "t")
+    h.enter("b", "t")
+    h.beat("a", 1, owned=partitions(t=[0, 1]))
+    h.beat("a", 1, owned=partitions(t=[0]))
+    assert h.beat("b", 2).assignment == partitions(t=[1])  # lost
+    h.fail_over()
+    for _ in range(2):
+        assert h.beat("b", 2).assignment == partitions(t=[1])
+    assert h.beat("b", 2, owned=partitions(t=[1])).assignment is None
+    assert h.beat("b", 2).assignment is None
+
+
 def test_a_confirmation_that_comes_again_is_answered_again() -> None:
     h = Harness(GroupSettings(group_consumer_assignors=("range",)), t=1, u=1)
     h.enter("a", "t")
@@ -66,6 +81,60 @@ def test_a_confirmation_that_comes_again_is_answered_again() -> None:
     for _ in range(2):  # the first answer is lost
         told = h.beat("a", 1, owned={})
         assert (told.member_epoch, told.assignment) == (2, partitions(u=[0]))
+
+
+def test_who_confirms_with_the_epoch_before_is_not_to_let_go_of_what_it_has_not_heard_of() -> None:
+    """It would find nothing to do, and never confirm: nobody would read that for a whole rebalance timeout."""
+    h = Harness(GroupSettings(group_consumer_assignors=("range",)), t=1, u=1)
+    h.enter("b", "t")
+    h.beat("b", 1, owned=partitions(t=[0]))
+    h.beat("b", 1, topics=("u",))
+    assert h.beat("b", 1, owned={}).assignment == partitions(u=[0])  # lost
+    h.enter("a", "u")
+    told = h.beat("b", 1, owned={})
+    assert (told.member_epoch, told.assignment) == (2, partitions(u=[0]))
+    assert h.beat("b", 2, owned=partitions(u=[0])).assignment == {}
+    assert h.beat("b", 2, owned={}).member_epoch == 3
+    assert h.beat("a", 3).assignment == partitions(u=[0])
+
+
+@pytest.mark.parametrize("says", [None, {}])
+def test_who_has_not_named_what_it_was_given_is_not_to_let_go_of_just_that(says: Partitions | None) -> None:
+    """librdkafka may not have heard of it, or not begun to take it on: what it has would be all that it is told."""
+    h = Harness(GroupSettings(group_consumer_assignors=("range",)), t=1)
+    h.enter("b", "t")
+    h.enter("a", "t")
+    for _ in range(2):
+        told = h.beat("b", 1, owned=says)
+        assert (told.member_epoch, told.assignment) == (1, partitions(t=[0]))
+    assert h.beat("b", 1, owned=partitions(t=[0])).assignment == {}
+    assert h.beat("b", 1, owned={}).member_epoch == 2
+    assert h.beat("a", 2).assignment == partitions(t=[0])
+    assert h.consumer().state is ConsumerState.STABLE
+
+
+def test_who_never_names_what_it_was_given_loses_it_after_its_rebalance_timeout() -> None:
+    h = Harness(GroupSettings(group_consumer_assignors=("range",)), t=1)
+    h.enter("b", "t", rebalance_timeout_ms=60_000)
+    h.enter("a", "t")
+    for _ in range(12):
+        assert h.beat("b", 1).assignment == partitions(t=[0])
+        h.beat("a", 2)
+        h.advance(5_000)
+    with refused(ErrorCode.unknown_member_id):
+        h.beat("b", 1)
+    assert h.beat("a", 2).assignment == partitions(t=[0])
+
+
+def test_who_cannot_take_it_on_any_more_lets_go_of_it_unnamed() -> None:
+    """It may never be able to name that: clients look for the topics that they subscribe to."""
+    for is_deleted in (True, False):
+        h = Harness(t=1, u=1)
+        h.enter("b", "t")
+        if is_deleted:
+            h.topics.delete("t")
+        told = h.beat("b", 1) if is_deleted else h.beat("b", 1, topics=("u",))
+        assert told.assignment == {}
 
 
 def test_a_full_heartbeat_is_answered_with_the_assignment() -> None:
@@ -297,7 +366,7 @@ def test_after_a_failover_a_member_that_repeats_everything_is_believed_the_secon
     h.fail_over()
     told = full(h, "a", 1, partitions(t=[0]))
     assert (told.member_epoch, told.assignment) == (1, partitions(t=[0, 1]))
-    assert h.beat("b", 2).assignment is None
+    assert not h.beat("b", 2).assignment
     assert full(h, "a", 1, partitions(t=[0, 1])).assignment == partitions(t=[0])
     assert full(h, "a", 1, partitions(t=[0])).member_epoch == 2
     assert h.beat("b", 2).assignment == partitions(t=[1])
@@ -399,7 +468,7 @@ def test_a_failover_alone_changes_nothing() -> None:
     h.enter("a", "t")
     written = len(h.records)
     h.fail_over()
-    assert h.beat("a", 1).assignment is None
+    assert h.beat("a", 1, owned=partitions(t=range(3))).assignment is None
     assert len(h.records) == written
 
 

@@ -6,7 +6,8 @@ or has not let go of what it should for a whole rebalance timeout (counted from 
 it owns it says when it joins, after a request that failed, and when it has taken on another assignment; never
 otherwise. An assignment that it has, or is taking on, is no news to it. While it takes one on, librdkafka keeps the
 next one for later, and Java turns to the next one at once. franz-go repeats everything when it says what it owns, and
-always says that it owns nothing.
+always says that it owns nothing. After a request that timed out librdkafka goes on as if it had been answered, but says
+again what it wanted to say.
 
 Whatever the schedule: no partition is read by two clients at once, a replayed coordinator stands where the live one
 stands, and when the trouble ends every partition has a reader.
@@ -67,6 +68,8 @@ class FakeClient:
     told_next: Reading | None = None
     finishes_first: bool = False
     """As librdkafka: what came while it was busy is looked at afterwards."""
+    goes_on: bool = False
+    """As librdkafka, all of whose requests that fail time out."""
     says_everything: bool = False
     """As franz-go: what it owns it says in full requests."""
     is_news: bool = False
@@ -109,6 +112,13 @@ class FakeClient:
         self.is_news = self.is_news and self.is_busy
         return self.reading
 
+    def lose_answer(self, is_lost: bool, asked_again: bool, had_news: bool) -> None:
+        """Or receive it."""
+        if is_lost and self.goes_on and self.is_in:
+            self.must_ask_again, self.is_news = asked_again, had_news
+        else:
+            self.must_ask_again = is_lost
+
     def hear(self, told: Partitions, now_ms: int) -> None:
         if self.finishes_first and self.is_busy:
             self.told_next = dict(told)
@@ -133,7 +143,7 @@ class FakeClient:
 
 
 class World:
-    def __init__(self, seed: int, assignor: str, is_franz_go: bool = False) -> None:
+    def __init__(self, seed: int, assignor: str, is_franz_go: bool = False, goes_on: bool = False) -> None:
         self.rng = random.Random(seed)
         self.h = Harness(GroupSettings(group_consumer_assignors=(assignor, "range", "uniform")), t=3, u=2)
         self.clients = [
@@ -144,6 +154,8 @@ class World:
         ]
         for client in self.clients[1:] if is_franz_go else ():
             client.says_everything, client.finishes_first = True, False
+        for client in self.clients:
+            client.goes_on = goes_on and client.finishes_first
 
     def check(self) -> None:
         seen: dict[tuple[uuid.UUID, int], str] = {}
@@ -157,6 +169,7 @@ class World:
         """`is_lost`: the answer never arrives. `is_lazy`: the client does not act on it yet."""
         h = self.h
         client.look_at_the_clock(h.now_ms)
+        asked_again, had_news = client.must_ask_again, client.is_news
         try:
             if not client.is_in:
                 if client.epoch == 0:
@@ -185,12 +198,12 @@ class World:
         except KafkaError as error:
             if error.code not in EXPECTED:
                 raise
-            client.must_ask_again = is_lost
+            client.lose_answer(is_lost, asked_again, had_news)
             if not is_lost:
                 client.stop()
                 client.epoch, client.joined_topics = REJOINING, client.topics
             return
-        client.must_ask_again = is_lost
+        client.lose_answer(is_lost, asked_again, had_news)
         if is_lost:
             if client.lost_since_ms is None:
                 client.lost_since_ms = h.now_ms
@@ -257,8 +270,10 @@ def standing(coordinator: GroupCoordinator) -> ConsumerGroup | None:
 
 NO_READER = (169, 190, 283, 641, 764)
 TWO_READERS = (14, 160, 365, 595, 757, 782)
+NEVER_HEARD = (11, 34, 64, 129, 169, 184, 215, 230)
 """What once went wrong: a member that had never heard of a partition was to let go of it; what a member did not name
-after a failed request was given away while it was busy taking it on."""
+after a failed request was given away while it was busy taking it on; a client that goes on after a request that timed
+out never heard of a partition, before or after a failover."""
 
 
 def a_schedule(seed: int) -> tuple[str, list[tuple[int, int]]]:
@@ -288,8 +303,13 @@ def test_the_same_where_many_answers_are_lost(seed: int, is_franz_go: bool) -> N
     live(seed, *a_schedule(seed), is_franz_go)
 
 
-def live(seed: int, assignor: str, steps: list[tuple[int, int]], is_franz_go: bool) -> None:
-    world = World(seed, assignor, is_franz_go)
+@pytest.mark.parametrize("seed", [*range(10), *NEVER_HEARD])
+def test_the_same_where_answers_are_lost_and_clients_go_on(seed: int) -> None:
+    live(seed, *a_schedule(seed), is_franz_go=False, goes_on=True)
+
+
+def live(seed: int, assignor: str, steps: list[tuple[int, int]], is_franz_go: bool, goes_on: bool = False) -> None:
+    world = World(seed, assignor, is_franz_go, goes_on)
     for action, index in steps:
         world.step(action, world.clients[index])
         world.check()

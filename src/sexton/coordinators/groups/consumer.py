@@ -95,7 +95,9 @@ class ConsumerGroup:
     recorded: after a failover members count as not having received what they do not name."""
     untaken: set[str] = field(default_factory=set, compare=False)
     """Members that were told another assignment and have not named just that since. The answer may be lost, and
-    librdkafka does not ask for everything after a request that timed out: they are told again in every answer."""
+    librdkafka does not ask for everything after a request that timed out: they are told again in every answer. Not
+    recorded: after a failover that is everybody, until they name what they have. Java's client may never do that. To
+    hear again what it has is no news to any client."""
 
     @property
     def state(self) -> ConsumerState:

@@ -114,7 +114,7 @@ class ConsumerProtocol:
                 # It may be a late request, of a client that has long joined, and reads.
                 if known is not None and known.classic is None and known.epoch > JOIN_EPOCH:
                     again = held_again(holder, request.owned, frozenset())
-            elif request.is_full:
+            elif request.is_full or request.member_epoch < holder.epoch:
                 again = held_again(holder, request.owned, group.named.get(member_id, frozenset()))
             # Who is told again may be letting go of what it names, and take it on anew: that it has received it counts
             # once it names everything.
@@ -259,6 +259,8 @@ class ConsumerProtocol:
             return member
         target = group.target.get(member_id, {})
         stepped = reconcile(member, group.assignment_epoch, target, owned, group.is_held, is_joining)
+        if self._would_find_nothing_to_do(group, stepped):
+            return self._tell_again(group, member)
         if stepped != member:
             self._write_current(group, stepped)
             self._watch_revocation(group, stepped)
@@ -266,11 +268,23 @@ class ConsumerProtocol:
             self._core.timers.cancel(Timer(TimerKind.CONSUMER_REBALANCE, group.group, member_id))
         return stepped
 
+    def _would_find_nothing_to_do(self, group: ConsumerGroup, stepped: ConsumerMember) -> bool:
+        """Whether the member is asked to revoke just what it has not named since it was given it. It may not have heard
+        of that, or not have begun to take it on: it would never confirm. If it cannot take that on any more, because
+        the topic is gone or the member has unsubscribed, it is asked all the same."""
+        named = group.named.get(stepped.member_id)
+        if named is None or not stepped.revoking or stepped.classic is not None:
+            return False
+        kept = {(topic_id, number) for topic_id, numbers in stepped.assigned.items() for number in numbers}
+        topics = {self._core.topics.topic_name(topic_id) for topic_id in stepped.revoking}
+        return kept == named and topics <= set(group.topics_of(stepped))
+
     def _tell_again(self, group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember:
         """Keeps the member's state until it has received its whole assignment again. If other members wait for its
         partitions, not for ever: it gets the rebalance timeout, as if it had to revoke them."""
         core = self._core
         timer = Timer(TimerKind.CONSUMER_REBALANCE, group.group, member.member_id)
+        group.untaken.add(member.member_id)
         if member != group.members[member.member_id]:
             self._write_current(group, member)
         if group.epoch > group.assignment_epoch:
@@ -353,8 +367,10 @@ class ConsumerProtocol:
 
     def on_loaded(self, group: ConsumerGroup) -> None:
         """Starts the whole session timeout of all members, and the whole revocation timeout, so that they can find the
-        new coordinator."""
+        new coordinator. What the former one told them it told without a record: they may not have heard it."""
         for member in group.members.values():
+            if member.classic is None:
+                group.untaken.add(member.member_id)
             self.keep_session(group, member)
             self._watch_revocation(group, member)
 

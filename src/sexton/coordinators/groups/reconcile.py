@@ -18,15 +18,20 @@ that has not received it must not be asked to revoke it either: it would find no
 member that does not name all partitions that it holds gets all of them again (`held_again`), and goes on from there
 like any other.
 
-Whether a request failed is known only from its being full: Java's client and librdkafka send all fields only then.
-franz-go always does when it names partitions. A partition that a member had named before, was asked to revoke, and does
-not name any more, it has revoked. (A request that was sent before and is carried out after others, over a connection
-that its client gave up, can still be taken for that. So it is in Kafka, for every request.)
+That a request failed is known from the next one's being full: Java's client and librdkafka send all fields only then,
+franz-go always does when it names partitions. Or from its having the epoch before, as of librdkafka, which confirms
+again and again what it has until it is answered. A partition that a member had named before, was asked to revoke, and
+does not name any more, it has revoked. (A request that was sent before and is carried out after others, over a
+connection that its client gave up, can still be taken for that. So it is in Kafka, for every request.)
 
-Known: librdkafka looks up topic names before it takes an assignment on. If it is told meanwhile to revoke what it has
-not taken on, it drops the assignment, has nothing left to do, and never confirms: it is fenced after its rebalance
-timeout, and joins again. It learns of that with its next heartbeat: until then it reads what it had not to revoke,
-which others may have by now. So it is in Kafka.
+Nor is a member asked to let go of just that which it has been given since it last named what it has. It may not have
+heard of it: after a request that timed out librdkafka goes on as if it had been answered. Or it has not begun to take
+it on, for which librdkafka looks up topic names first, and drops what it was given for what comes meanwhile. What it
+has is then all that it is told, so it would never confirm. It is told again what it was given, until it names that.
+
+Known: after a failover it is not known what a member has named last. If it is then to let go of just what it has not
+heard of, or not begun to take on, it never confirms; it is fenced after its rebalance timeout, and joins again. So it
+is in Kafka, without a failover too.
 """
 
 from __future__ import annotations
