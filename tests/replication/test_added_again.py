@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from sexton.adapters.clock import SystemClock
 from sexton.metadata.incarnations import is_added_again, marked_as_missing
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode
@@ -25,7 +26,7 @@ ROW = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, LeaderEpoch(5), 7, incarnations=
 def test_a_follower_that_knows_of_its_place_before_the_leader_does_is_told_to_say_again_what_it_holds() -> None:
     """It is silent once it has said everything: what the leader did not take in would be missing for good."""
     replica = SimpleNamespace(row=ROW, check_epoch=lambda epoch: None, check_serving_as_leader=lambda: None)
-    session = FollowerSession(cast(Any, SimpleNamespace(by_id=lambda topic_id, partition: replica)))
+    session = FollowerSession(cast(Any, SimpleNamespace(by_id=lambda topic_id, partition: replica)), SystemClock())
     request = FetchRequest(3, 1, 0, 1000, 1000, [FetchPartition(TOPIC, 0, True, LeaderEpoch(5), 0, LeaderEpoch(-1), 0)])
     parts = asyncio.run(answered(session, request))
     (fetched,) = messages.decode_answer(memoryview(b"".join(cast(list[bytes], parts))))

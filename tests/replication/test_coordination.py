@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import NOTHING, Claim, Pair
@@ -73,7 +74,7 @@ class Two:
         self.reconnect()
 
     def reconnect(self) -> None:
-        self.session = FollowerSession(self)
+        self.session = FollowerSession(self, SystemClock())
 
     def by_id(self, topic_id: uuid.UUID, partition: int) -> LocalReplica:
         return self.leader

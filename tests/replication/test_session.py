@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.compaction.watermarks.replica import Pair
 from sexton.log import opening
@@ -38,10 +39,24 @@ def batch(value: bytes) -> bytes:
     return encode(make_batch([Record(0, 1000, b"k", value)]))
 
 
+class SetClock(SystemClock):
+    """Monotonic time is what a test says."""
+
+    time_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+
 class Leader:
-    def __init__(self, replica: LocalReplica) -> None:
+    def __init__(self, replica: LocalReplica, clock: SetClock) -> None:
         self.replica = replica
-        self.session = FollowerSession(self)
+        self.clock = clock
+        self.session = FollowerSession(self, clock)
+
+    def lagging(self) -> list[int]:
+        assert self.replica.leadership is not None
+        return self.replica.leadership.lagging(self.replica.log.end_offset, self.clock.time_ms, lag_max_ms=30_000)
 
     def by_id(self, topic_id: uuid.UUID, partition: int) -> LocalReplica:
         return self.replica
@@ -65,18 +80,19 @@ def with_leader(tmp_path: Path) -> Callable[[Callable[[Leader], Awaitable[None]]
     def run(scenario: Callable[[Leader], Awaitable[None]]) -> None:
         async def body() -> None:
             config = TopicConfig(min_insync_replicas=1)
+            clock = SetClock()
             log = await opening.open_log(
                 FileDisk(), str(tmp_path / "t-0"), "t", 0, TOPIC, config, now_ms=1000, stopped_cleanly=False
             )
             replica = LocalReplica(
                 ROW,
                 log,
-                host=LoneHost(),
+                host=LoneHost(clock=clock),
                 high_watermark=0,
                 listener=Listener(),
             )
             await replica.become_leader(ROW)
-            await scenario(Leader(replica))
+            await scenario(Leader(replica, clock))
             replica.check_invariants()
             await log.close()
 
@@ -131,6 +147,52 @@ def test_an_append_wakes_a_follower_that_waits(
         leader.replica.append(batch(b"v"), 1, 1000)
         (fetched,) = await waiting
         assert fetched.records_bytes > 0
+
+    with_leader(scenario)
+
+
+def test_the_first_record_after_an_idle_time_does_not_make_its_followers_lag(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    """A follower says nothing of a partition where nothing happens."""
+
+    async def scenario(leader: Leader) -> None:
+        await leader.fetch(leader.held(0))
+        leader.clock.time_ms = 60_000
+        await leader.fetch()
+        leader.clock.time_ms = 60_400
+        leader.replica.append(batch(b"v"), 1, 1000)
+        assert leader.lagging() == []
+        leader.clock.time_ms = 91_000
+        assert leader.lagging() == [2], "it has not asked for the record for more than half a minute"
+
+    with_leader(scenario)
+
+
+def test_a_follower_that_has_asked_for_nothing_for_long_lags_with_the_first_record(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        await leader.fetch(leader.held(0))
+        leader.clock.time_ms = 60_000
+        assert leader.lagging() == []
+        leader.replica.append(batch(b"v"), 1, 1000)
+        assert leader.lagging() == [2]
+
+    with_leader(scenario)
+
+
+def test_records_that_were_sent_do_not_count_as_held_while_the_follower_asks_for_others(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        await leader.fetch(leader.held(0))
+        leader.replica.append(batch(b"v"), 1, 1000)
+        await leader.fetch()
+        leader.clock.time_ms = 60_000
+        await leader.fetch()
+        leader.replica.append(batch(b"v"), 1, 1000)
+        assert leader.lagging() == [2]
 
     with_leader(scenario)
 

@@ -133,6 +133,13 @@ class Leadership:
         progress.joins_at = joins_at
         progress.incarnation = incarnation
 
+    def held_all(self, follower: int, broker_epoch: int, at_ms: int) -> None:
+        """A follower reports changes alone. While nothing changes, its session tells when it last asked for more: it
+        held all that the leader had then."""
+        progress = self._progress.get(follower)
+        if progress is not None and broker_epoch == progress.broker_epoch:
+            progress.caught_up_ms = max(progress.caught_up_ms, at_ms)
+
     def left(self, follower: int, broker_epoch: int) -> None:
         """The follower stopped following. Until it fetches again, its log end is unknown."""
         progress = self._progress.get(follower)

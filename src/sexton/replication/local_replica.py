@@ -342,6 +342,10 @@ class LocalReplica:
         if self.leadership.caught_up(follower, self._high_watermark):
             self._listener.follower_caught_up()
 
+    def follower_held_all(self, follower: int, broker_epoch: int, at_ms: int) -> None:
+        if self.leadership is not None:
+            self.leadership.held_all(follower, broker_epoch, at_ms)
+
     def fence(self, follower: int) -> None:
         """The fetch fence refused this follower's log."""
         self._listener.follower_fenced(self, follower)

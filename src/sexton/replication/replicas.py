@@ -381,7 +381,8 @@ class Replicas:
             raise MalformedMessageError(str(error)) from error
         session = self._sessions.get(connection)
         if session is None:
-            session = self._sessions[connection] = FollowerSession(self, self._supervisor, self._throttles.leader)
+            session = FollowerSession(self, self._host.clock, self._supervisor, self._throttles.leader)
+            self._sessions[connection] = session
         return session.fetch(request)
 
     def connection_closed(self, connection: Hashable) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 from sexton.metadata.incarnations import known_incarnation
+from sexton.ports.clock import Clock
 from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication import messages
@@ -75,9 +76,14 @@ class _Followed:
 
 class FollowerSession:
     def __init__(
-        self, replicas: LocalReplicas, supervisor: Supervisor | None = None, throttle: Throttle | None = None
+        self,
+        replicas: LocalReplicas,
+        clock: Clock,
+        supervisor: Supervisor | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self._replicas = replicas
+        self._clock = clock
         self._throttle = throttle
         self._supervisor = supervisor or Supervisor()
         self._followed: dict[PartitionId, _Followed] = {}
@@ -89,11 +95,15 @@ class FollowerSession:
         """The request that waits, if any. Resolves to True when its wait time is over, to False if something ends the
         wait before."""
         self._hurry: asyncio.TimerHandle | None = None
+        self._asked_ms = 0
+        """When the last request came, and from which process of the follower's broker."""
+        self._broker_epoch = -1
 
     def fetch(self, request: FetchRequest) -> list[Part] | Awaitable[list[Part]]:
         """Responds at once if there are records or errors to send. Otherwise when there are, when the wait time is
         over, or when the next request of the same follower arrives."""
         self._stop_waiting()
+        self._asked_ms, self._broker_epoch = self._clock.monotonic_ms(), request.broker_epoch
         for held in request.held:
             try:
                 self._take(held, request)
@@ -141,7 +151,7 @@ class FollowerSession:
             self._forget(key)
             known = None
         if known is None:
-            watching = replica.watch_appends(lambda: self._note(key)), replica.watch(lambda: self._committed(key))
+            watching = replica.watch_appends(lambda: self._appended(key)), replica.watch(lambda: self._committed(key))
             known = self._followed[key] = _Followed(request.broker_id, held, watching, replica)
         else:
             if not self._could_take(known, held, replica):
@@ -343,6 +353,14 @@ class FollowerSession:
                     )
                 )
         return moved
+
+    def _appended(self, key: PartitionId) -> None:
+        followed = self._followed.get(key)
+        if followed is not None and key not in self._news and not followed.is_answered:
+            # Nothing to be sent until now. Without this the follower would seem to lag since its last report, which may
+            # have been long ago, and would leave the ISR before it could ask for the new records.
+            followed.replica.follower_held_all(followed.follower, self._broker_epoch, self._asked_ms)
+        self._note(key)
 
     def _note(self, key: PartitionId) -> None:
         self._news[key] = None

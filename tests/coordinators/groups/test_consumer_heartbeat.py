@@ -587,6 +587,14 @@ def test_a_static_member_comes_back_under_the_id_that_it_had() -> None:
     assert (answer.member_epoch, answer.assignment) == (1, partitions(t=[0]))
 
 
+def test_a_member_may_leave_with_any_rebalance_timeout() -> None:
+    """@platformatic/kafka says 0, which nobody may join with: it would keep its partitions until its session ends."""
+    h = Harness(t=2)
+    h.enter("a", "t")
+    h.beat("a", LEAVE_EPOCH, rebalance_timeout_ms=0, topics=(), owned={})
+    assert h.consumer().state is ConsumerState.EMPTY
+
+
 def test_a_static_member_can_leave_for_good() -> None:
     h = Harness(t=1)
     h.enter("a", "t", instance_id="one")

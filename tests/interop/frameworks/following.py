@@ -12,7 +12,7 @@ from sexton.verify.clients.base import Place
 
 
 class Follower:
-    """Reads what is committed, from the beginning, and keeps how often it has seen each value."""
+    """Reads what is committed, from the beginning, and keeps how often it has seen each value (a tombstone: empty)."""
 
     def __init__(self, bootstrap: str, places: Sequence[Place]) -> None:
         self._consumer = Consumer(
@@ -25,7 +25,7 @@ class Follower:
         messages: list[Any] = self._consumer.consume(1_000, 0.1)
         for message in messages:
             if message.error() is None:
-                self.seen[message.topic()][message.value().decode()] += 1
+                self.seen[message.topic()][(message.value() or b"").decode()] += 1
 
     def going_on(self, count: int) -> Callable[[], bool]:
         """Whether so many more have come since now, in each topic."""

@@ -46,6 +46,7 @@ CONNECT: Final = (
     Framework("Kafka Connect 3.9.2", "connect-3.9.2", "Java 3.9.2", "connect.xml"),
 )
 MIRROR_MAKER: Final = (Framework("MirrorMaker 4.3.0", "connect-4.3.0", "Java 4.3.0", "connect.xml"),)
+DEBEZIUM: Final = (Framework("Debezium 3.4.3", "debezium-3.4.3", "Java 4.3.0", "debezium.xml"),)
 APICURIO: Final = (Framework("Apicurio Registry 3.3.3", "apicurio-3.3.3", "Java 3.9.2", "apicurio.xml"),)
 
 
@@ -81,6 +82,15 @@ brokers are killed in turn, and an instance: every key's counts go up one by one
 one for each interval, into topics that they create themselves (`topic.creation.default.compression.type=lz4`). Each
 worker is killed, then all brokers in turn: every line is read once, and no task had to be started again by hand.
 """,
+    ),
+    "test_every_change_of_a_table_is_written_once_whoever_is_killed": Shown(
+        DEBEZIUM,
+        """\
+**Debezium**, as a connector of Kafka Connect with exactly-once support: the changes of a table in PostgreSQL, and a
+tombstone for each row that is deleted, in a compacted topic. The worker is killed, then all brokers in turn: every
+change of every row is read once, in order.
+""",
+        "every change exactly once",
     ),
     "test_a_topic_and_its_group_are_mirrored_without_an_error_whichever_broker_is_killed": Shown(
         MIRROR_MAKER,

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sexton.coordinators.bounds import BATCH_BYTES_MAX, RECORD_BYTES_MAX, is_too_long
 from sexton.coordinators.groups.messages import (
+    LEAVE_EPOCH,
     ConsumerHeartbeatRequest,
     JoinRequest,
     LeavingMember,
@@ -65,7 +66,8 @@ def check_heartbeat(request: ConsumerHeartbeatRequest) -> None:
         _check_strings(*request.topics)
         if sum(len(topic.encode()) for topic in request.topics) > SUBSCRIPTION_BYTES_MAX:
             raise KafkaError(ErrorCode.invalid_request, "The subscribed topics do not fit into a record.")
-    if request.rebalance_timeout_ms != -1 and request.rebalance_timeout_ms < REBALANCE_TIMEOUT_MS_MIN:
+    has_timeout = request.rebalance_timeout_ms != -1 and request.member_epoch > LEAVE_EPOCH  # who leaves needs none
+    if has_timeout and request.rebalance_timeout_ms < REBALANCE_TIMEOUT_MS_MIN:
         raise KafkaError(ErrorCode.invalid_request, "RebalanceTimeoutMs must be positive.")
 
 
