@@ -544,13 +544,16 @@ def suite(
                 break
         done.append(found)
         testing.write_index(directory, system, done)
+        testing.write_table(directory, of, done, time_s)
     table = Table(title="Runs", title_justify="left")
     for header in ("run", "verdict", ""):
         table.add_column(header, overflow="fold")
     for each in done:
         table.add_row(each.cell.name, each.verdict or "did not end", escape(each.told))
     console.print(table)
-    console.print(f"{len(done)} of {len(wanted)} runs. The page: {directory / testing.INDEX}")
+    console.print(
+        f"{len(done)} of {len(wanted)} runs. The page: {directory / testing.INDEX}, for documents: {testing.TABLE_PAGE}"
+    )
     bad = list(testing.ways_out(done))
     if any(each.verdict == "false" for each in done):
         raise VerdictFalseError(f"not true: {', '.join(bad)}")
@@ -593,7 +596,7 @@ def _run_cell(
     )
     try:
         verifying.run(wanted, plan, told)
-    except SextonError as error:
+    except verifying.NOT_RUN as error:
         return testing.Done(cell, "", str(error).partition("\n")[0])
     found = testing.results_of(cell, target.parent)
     assert found is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +22,7 @@ from typing import Any, Final
 from sexton.checker import reference
 from sexton.checker.allowed import Model
 from sexton.checker.verdict import Judgement, Obligation, Verdict, merge
-from sexton.errors import NotAHistoryError
+from sexton.errors import NotAHistoryError, SextonError
 from sexton.harness import disks
 from sexton.harness.errors import HarnessError
 from sexton.harness.proxy import Proxy
@@ -53,6 +54,11 @@ PIECE_OPS: Final = 100_000
 CLUSTER: Final = "cluster"
 INACCURACY_MS: Final = 1_000
 """Of brokers' clocks, beside what was done to them: what they do at a time they do a little later."""
+
+
+NOT_RUN: Final = (SextonError, OSError, subprocess.SubprocessError)
+"""What keeps one of many runs from its end, and is no reason not to begin the next: a server that does not start, a
+disk that is full, a command that takes too long."""
 
 
 class ExcludedFaultError(HarnessError):

@@ -7,7 +7,6 @@ which differs from it nowhere else. A real broker behind a proxy that lies. Syst
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +19,6 @@ from sexton.checker.planted import correct
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import PLANS, Sabotage, sabotage
 from sexton.checker.verdict import Judgement, Verdict
-from sexton.errors import SextonError
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.proxy import Proxy
 from sexton.history.op import UNKNOWN, Type
@@ -136,11 +134,6 @@ class AtOnce:
         self.inner.fault(what)
 
 
-NOT_RUN: Final = (SextonError, OSError, subprocess.SubprocessError)
-"""What keeps one of many runs from its end, and is no reason not to begin the next: a server that does not start, a
-disk that is full, a command that takes too long."""
-
-
 def lies(directory: Path, seconds: float, *, has_long: bool = False) -> Iterator[Result]:
     """One result for each lie, and first one without any: what an honest proxy shows is true."""
     names = [name for name, lie in LIES.items() if has_long or not lie.is_long]
@@ -149,7 +142,7 @@ def lies(directory: Path, seconds: float, *, has_long: bool = False) -> Iterator
         for name, lie in {"honest": None, **{name: LIES[name] for name in names}}.items():
             try:
                 told = told_by(cluster.bootstrap, directory / name, lie, seconds)
-            except NOT_RUN as error:
+            except verifying.NOT_RUN as error:
                 yield Result(name, 1, 0, str(error).partition("\n")[0])
                 continue
             is_good = bool(told & lie.shows) if lie else not told
@@ -249,7 +242,7 @@ def _shown(known: Known, directory: Path, listener: Listener) -> Result:
     for seed in range(1, tries + 1):
         try:
             judgement = _judgement(known, seed, directory / str(seed), listener)
-        except NOT_RUN as error:
+        except verifying.NOT_RUN as error:
             return Result(known.name, 1, 0, str(error).partition("\n")[0])
         found = {finding.name for finding in judgement.findings}
         told = f"{judgement.verdict}: {', '.join(sorted(found)) or 'nothing'}"
