@@ -18,7 +18,7 @@ from sexton.cli import verify
 from sexton.errors import SextonError
 from sexton.history import run as description
 from sexton.history.lines import to_line
-from sexton.history.op import HEAL, NEMESIS, Ext, Op, Run, Type
+from sexton.history.op import HEAL, NEMESIS, Ext, F, Op, Poll, Record, Run, Type
 from sexton.history.run import Description
 from sexton.verify import run as verifying
 from sexton.verify.report import page, plots
@@ -87,6 +87,29 @@ def test_every_anomaly_shows_the_operations_that_prove_it(name: str) -> None:
         for index in case.ops:
             assert f'<tr class="named"><td>{index}</td>' in shown
         assert "in force: " in shown or not case.ops
+
+
+def test_whoever_was_read_from_is_told_as_far_as_it_is_known() -> None:
+    """Brokers are asked once a second, so an operation between two looks may have been served by either leader."""
+    ops = [
+        Op(0, 0, 9, Type.INVOKE, F.DEBUG),
+        Op(1, 1, 9, Type.OK, F.DEBUG, ext={Ext.LEADERS: {"0": 2}}),
+        Op(2, 2, 0, Type.INVOKE, F.POLL, (Poll(),)),
+        Op(3, 3, 0, Type.OK, F.POLL, (Poll({0: [Record(0, 7)]}),)),
+        Op(4, 4, 9, Type.INVOKE, F.DEBUG),
+        Op(5, 5, 9, Type.OK, F.DEBUG, ext={Ext.LEADERS: {"0": 2}}),
+        Op(6, 6, 0, Type.INVOKE, F.POLL, (Poll(),)),
+        Op(7, 7, 0, Type.OK, F.POLL, (Poll({0: [Record(0, 7)]}),)),
+        Op(8, 8, 9, Type.INVOKE, F.DEBUG),
+        Op(9, 9, 9, Type.OK, F.DEBUG, ext={Ext.LEADERS: {"0": 3}}),
+        Op(10, 10, 0, Type.INVOKE, F.SCAN, (Poll(),), ext={Ext.REPLICA: 1}),
+        Op(11, 11, 0, Type.OK, F.SCAN, (Poll({0: [Record(0, 7)]}),), ext={Ext.REPLICA: 1}),
+    ]
+    evidence = Evidence.of(prepare(ops, Run()), [])
+    case = {"log": 0, "values": [7], "detail": {}}
+    assert "log 0 was led by broker 2<" in evidence.html({**case, "ops": [3]})
+    assert "log 0 was led by broker 2, then 3<" in evidence.html({**case, "ops": [7]})
+    assert "through broker 1<" in evidence.html({**case, "ops": [11]})
 
 
 def test_the_page_of_a_broken_run_in_a_browser(tmp_path: Path) -> None:
