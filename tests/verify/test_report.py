@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from sexton.history.run import Description
 from sexton.verify import run as verifying
 from sexton.verify.report import page, plots
 from sexton.verify.report.bars import Bar, bars
+from sexton.verify.report.broker_logs import BrokerLogs
 from sexton.verify.report.evidence import Evidence
 from tests.verify.browser import look
 
@@ -110,6 +112,39 @@ def test_whoever_was_read_from_is_told_as_far_as_it_is_known() -> None:
     assert "log 0 was led by broker 2<" in evidence.html({**case, "ops": [3]})
     assert "log 0 was led by broker 2, then 3<" in evidence.html({**case, "ops": [7]})
     assert "through broker 1<" in evidence.html({**case, "ops": [11]})
+
+
+def test_what_brokers_logged_then_is_beside_the_evidence(tmp_path: Path) -> None:
+    """In the words of both systems; of many lines those that warn or are about the log."""
+    began_ms = round(datetime(2026, 11, 19, 1, 0, tzinfo=UTC).timestamp() * 1_000)
+    for name, file, lines in (
+        (
+            "node-1",
+            "broker.log",
+            ["2026-11-19T01:00:03.000Z INFO    long before", "2026-11-19T01:00:09.700Z INFO    <then>"],
+        ),
+        (
+            "node-2",
+            "server.log",
+            [f"[{datetime.fromtimestamp(began_ms / 1_000 + 11):%Y-%m-%d %H:%M:%S},000] WARN [k] as well"],
+        ),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("\n".join(["no time yet", *lines, "  at a place"]))
+    logs = BrokerLogs.of(tmp_path, began_ms)
+    told = logs.html(10 * SECOND_NS, 11 * SECOND_NS, [])
+    assert "node-1  2026-11-19T01:00:09.700Z INFO    &lt;then&gt;" in told
+    assert "WARN [k] as well\nnode-2    at a place" in told
+    assert "long before" not in told
+    assert "no time yet" not in told
+    assert logs.html(100 * SECOND_NS, 101 * SECOND_NS, []) == ""
+    assert BrokerLogs.of(tmp_path, 0).html(0, 20 * SECOND_NS, []) == "", "of a run that does not say when it began"
+
+    many = [f"2026-11-19T01:00:10.{number:03}Z INFO    about {('others', 't1')[number % 2]}" for number in range(200)]
+    (tmp_path / "node-1" / "broker.log").write_text("\n".join(many))
+    told = BrokerLogs.of(tmp_path, began_ms).html(10 * SECOND_NS, 10 * SECOND_NS, ["t1"])
+    assert "40 of 200 lines" in told
+    assert "others" not in told
 
 
 def test_the_page_of_a_broken_run_in_a_browser(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from sexton.verify.faults.known import FAULTS
 from sexton.verify.generator import Workload
 from sexton.verify.lies import LIES
 from sexton.verify.report import page
+from sexton.verify.report.page import BEGAN, CLUSTER
 from sexton.verify.runner import ACKS_ALL, Listener, Plan, Runner
 from sexton.verify.sharding import ShardedWorkload, Shards
 from sexton.verify.systems import System
@@ -51,7 +52,6 @@ PLAIN_OPS_MAX: Final = 20_000
 """Up to here the plain judge takes seconds; compiling the other one takes longer, the first time."""
 PIECE_OPS: Final = 100_000
 """Of a history, as many at once are made into arrays, for Parquet."""
-CLUSTER: Final = "cluster"
 INACCURACY_MS: Final = 1_000
 """Of brokers' clocks, beside what was done to them: what they do at a time they do a little later."""
 
@@ -102,7 +102,16 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     wanted.directory.mkdir(parents=True, exist_ok=True)
     workload = _workload(wanted, plan)
     skew_ms = max((FAULTS[fault].skew_ms for fault in plan.faults), default=0)
-    _describe(wanted, plan, workload, skew_ms)  # a run that is killed can be judged as well
+    more: dict[str, Any] = {}
+
+    def describe() -> None:
+        _describe(wanted, plan, workload, skew_ms, more)
+
+    def began(at_ms: int) -> None:
+        more[BEGAN] = at_ms
+        describe()
+
+    describe()  # a run that is killed can be judged as well
     listener.phase("sets up")
     with ExitStack() as stack:
         system = _behind_proxy(_system(wanted, plan, stack), wanted.lie, plan, stack)
@@ -115,11 +124,12 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
                 directory=wanted.directory,
                 listener=listener,
                 start_shards=start,
+                began=began,
             ).run()
         finally:
             if system.cluster is not None and system.cluster.clocks is not None:
                 skew_ms = system.cluster.clocks.skew_ms
-            _describe(wanted, plan, workload, skew_ms)  # it has made more logs
+            describe()  # it has made more logs
             if wanted.is_existing:
                 probes.delete_topics(system.bootstrap, plan.topic_prefix)
     flat.write_parquet(_pieces(ops), wanted.directory, Order(str(wanted.directory)))
@@ -252,7 +262,10 @@ def _judged(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> Run
     )
 
 
-def _describe(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> None:
+def _describe(
+    wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int, found: Mapping[str, Any] | None = None
+) -> None:
+    """`found`: what is more, and was not before it began."""
     more: dict[str, Any] = {
         "seed": plan.seed,
         "system": wanted.system,
@@ -269,5 +282,6 @@ def _describe(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> N
         "topic-settings": {each.topic: dict(workload.topic(log).settings) for log, each in workload.logs.items()},
         "seen": dict(workload.seen),
         "described": datetime.now(UTC).isoformat(timespec="seconds"),
+        **(found or {}),
     }
     description.write(wanted.directory, Description(_judged(wanted, plan, workload, skew_ms), more))

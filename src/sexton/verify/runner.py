@@ -222,6 +222,8 @@ class Runner:
     listener: Listener
     start_shards: Callable[[System, Plan, Path], Shards] | None = None
     """They write to this directory."""
+    began: Callable[[int], None] = lambda began_ms: None
+    """Told when the run's time is 0, in milliseconds since 1970."""
 
     def run(self) -> Sequence[Op]:
         name = LINES if self.start_shards is None else PIECE
@@ -246,6 +248,7 @@ class _Going:
         self._start_ns = time.monotonic_ns()
         self.history = _History(writer, self._now)
         self._start_shards = runner.start_shards
+        self._began = runner.began
         self._shards: Shards | None = None
         self._processes = Processes(self.plan.threads_count, 0 if self._start_shards is None else BY_SHARDS)
         self._prober = self._processes.free[-1]
@@ -313,6 +316,7 @@ class _Going:
             self._let_shards_go(self._start_shards)
 
     def _lead(self) -> None:
+        self._tell_began()
         plan = self.plan
         generator = Generator(self.workload, random.Random(plan.seed), plan.rate, self._end_ns, plan.crash_every_ns)
         while True:
@@ -333,11 +337,15 @@ class _Going:
             self.interrupts.take()
             shards.take(TICK_S)
         self._start_ns = time.monotonic_ns()
+        self._tell_began()
         shards.go(self._start_ns)
         while self._now() < self._end_ns:
             self._advance()
             self._placing.name_logs(shards.take(TICK_S))
             self._turn(0)
+
+    def _tell_began(self) -> None:
+        self._began((time.time_ns() - self._now()) // 1_000_000)
 
     def _stop_shards(self) -> None:
         """Those that do not end are killed: what they were at, nobody knows."""

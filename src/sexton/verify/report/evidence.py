@@ -16,6 +16,7 @@ from typing import Any, Final
 from sexton.checker.view import Call, View
 from sexton.history.op import UNKNOWN, Ext, Poll, Send
 from sexton.verify.report.bars import Bar
+from sexton.verify.report.broker_logs import NO_LOGS, BrokerLogs
 
 NS: Final = 1e9
 CALLS_MAX: Final = 24
@@ -41,15 +42,16 @@ class Evidence:
     """By index of a call: which it is of its process."""
     leaders: Mapping[int, Sequence[tuple[int, int]]]
     """By log: when brokers were asked, and who led it then."""
+    logs: BrokerLogs
 
     @classmethod
-    def of(cls, view: View, bars: Sequence[Bar]) -> Evidence:
+    def of(cls, view: View, bars: Sequence[Bar], logs: BrokerLogs = NO_LOGS) -> Evidence:
         places = {call.index: place for calls in view.by_process.values() for place, call in enumerate(calls)}
         leaders: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for look in view.probes:
             for log, broker in view.by_log(look, Ext.LEADERS).items():
                 leaders[log].append((look.end_ns, broker))
-        return cls(view, bars, {call.index: call for call in view.calls}, places, leaders)
+        return cls(view, bars, {call.index: call for call in view.calls}, places, leaders, logs)
 
     def html(self, case: Mapping[str, Any]) -> str:
         concerned = concerns(case)
@@ -61,7 +63,7 @@ class Evidence:
             '<div class="scroll"><table class="ops"><thead><tr><th>operation</th><th>from, to</th><th>process</th>'
             f"<th></th><th>what it did</th></tr></thead><tbody>{rows}</tbody></table></div>"
         )
-        return f"{self._detail(case)}{strips}{table if rows else ''}{self._faults(named)}"
+        return f"{self._detail(case)}{strips}{table if rows else ''}{self._faults(named, concerned)}"
 
     def _around(self, named: Sequence[Call], concerned: Concerned) -> list[Call]:
         found = {call.index: call for call in named}
@@ -135,7 +137,8 @@ class Evidence:
             "</table></div>"
         )
 
-    def _faults(self, named: Sequence[Call]) -> str:
+    def _faults(self, named: Sequence[Call], concerned: Concerned) -> str:
+        """And what brokers said meanwhile."""
         if not named:
             return ""
         start_ns = min(call.begin_ns if call.begin_ns != UNKNOWN else call.end_ns for call in named)
@@ -146,7 +149,8 @@ class Evidence:
             if bar.is_in_force(start_ns, end_ns)
         )
         span = f"From {start_ns / NS:.1f} to {end_ns / NS:.1f} s, in force: "
-        return f'<p class="faults">{span}{told or "no fault"}.</p>'
+        topics = [self.view.run.logs[log].topic for log in concerned if log in self.view.run.logs]
+        return f'<p class="faults">{span}{told or "no fault"}.</p>{self.logs.html(start_ns, end_ns, topics)}'
 
     def _detail(self, case: Mapping[str, Any]) -> str:
         detail = dict(case["detail"])
