@@ -180,6 +180,26 @@ def test_the_page_of_a_correct_run_says_true_and_an_untested_one_what_is_missing
     assert "not seen: a record was sent" in told
 
 
+@pytest.mark.parametrize(
+    ("workload", "more", "profile"),
+    [
+        ("table", {}, "compaction"),
+        ("queue", {"options": {"is_transactional": True}}, "transactions"),
+        ("queue", {"options": {"is_transactional": False}}, "plain"),
+        ("queue", {"storage": "cloud"}, "cloud"),
+        ("table", {"storage": "cloud"}, "leveled"),
+    ],
+)
+def test_the_page_of_a_run_of_sexton_names_the_simulation_that_is_nearest(
+    workload: str, more: dict[str, object], profile: str
+) -> None:
+    run = Run(name="some", workload=workload)
+    results = judge([], run).to_json()
+    told = page.page(prepare([], run), Description(run, {"system": "sexton", **more}), results)
+    assert f"sexton simulate --profile {profile}<" in told
+    assert "simulate" not in page.page(prepare([], run), Description(run, {"system": "kafka-4.3.0"}), results)
+
+
 def test_what_a_broker_or_client_says_is_shown_and_not_obeyed() -> None:
     planted = sabotage("G1a", 1).history
     judgement = judge(planted.ops, planted.run).to_json()

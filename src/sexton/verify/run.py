@@ -220,7 +220,7 @@ def _workload(wanted: Wanted, plan: Plan) -> Workload:
 def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
     if wanted.is_existing:
         return systems.existing(wanted.system)
-    settings = {name: value for fault in plan.faults for name, value in FAULTS[fault].broker_settings.items()}
+    settings = _broker_settings(plan)
     is_compacting = WORKLOADS[wanted.workload].compacts
     needs = {need for fault in plan.faults for need in FAULTS[fault].needs}
     directory = wanted.directory / CLUSTER
@@ -236,6 +236,11 @@ def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
             storage=wanted.storage,
         )
     )
+
+
+def _broker_settings(plan: Plan) -> dict[str, Any]:
+    """That faults need."""
+    return {name: value for fault in plan.faults for name, value in FAULTS[fault].broker_settings.items()}
 
 
 def _behind_proxy(system: System, lie: str, plan: Plan, stack: ExitStack) -> System:
@@ -279,6 +284,14 @@ def _describe(
         "lie": wanted.lie,
         "options": {**asdict(wanted.asked), **asdict(plan)},
         "versions": description.versions(each.package for each in known.CLIENTS.values() if each.package),
+        "broker-settings": {} if wanted.is_existing else {**systems.SETTINGS, **_broker_settings(plan)},
+        "client-settings": {
+            name: {
+                "producer": dict(plan.producer_settings(name)),
+                "consumer": dict(plan.consumer_settings(name, {}, speaks_kip848=False)),
+            }
+            for name in plan.clients
+        },
         "topic-settings": {each.topic: dict(workload.topic(log).settings) for log, each in workload.logs.items()},
         "seen": dict(workload.seen),
         "described": datetime.now(UTC).isoformat(timespec="seconds"),

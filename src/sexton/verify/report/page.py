@@ -18,9 +18,12 @@ from sexton.checker.view import View, prepare
 from sexton.history.op import UNKNOWN, Op
 from sexton.history.run import Description
 from sexton.reproduce import shell
+from sexton.simulate.plan import Profile
 from sexton.verify.report.bars import Bar, bars
 from sexton.verify.report.broker_logs import NO_LOGS, BrokerLogs
 from sexton.verify.report.evidence import Evidence, concerns
+from sexton.verify.systems import CLOUD, SEXTON
+from sexton.verify.workloads.known import WORKLOADS
 
 NAME: Final = "report.html"
 CLUSTER: Final = "cluster"
@@ -116,10 +119,12 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
     }
     if "options" in more:
         told["again"] = f"sexton verify replay {description.run.name}"
+    if (profile := _nearest_profile(description)) is not None:
+        told["where a seed is the same run"] = f"sexton simulate --profile {profile}"
     rows = "".join(f"<tr><th>{name}</th><td>{escape(str(it))}</td></tr>" for name, it in told.items())
     settings = "".join(
         f"<tr><th>{escape(name)}</th><td><code>{escape(json.dumps(it))}</code></td></tr>"
-        for group in ("options", "topic-settings", "versions")
+        for group in ("options", "broker-settings", "client-settings", "topic-settings", "versions")
         for name, it in dict(more.get(group, {})).items()
         if name not in OBVIOUS
     )
@@ -127,6 +132,18 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
         f"<details><summary>Settings and versions</summary><table>{settings}</table></details>" if settings else ""
     )
     return f'<table class="tested">{rows}</table>{details}'
+
+
+def _nearest_profile(description: Description) -> Profile | None:
+    """Of the simulator, for a run of Sexton: what repeats exactly is there."""
+    more, workload = description.more, WORKLOADS.get(description.run.workload)
+    if more.get("system") != SEXTON or workload is None:
+        return None
+    if more.get("storage") == CLOUD:
+        return Profile.LEVELED if workload.compacts else Profile.CLOUD
+    if workload.compacts:
+        return Profile.COMPACTION
+    return Profile.TRANSACTIONS if more.get("options", {}).get("is_transactional") else Profile.PLAIN
 
 
 def _findings(results: Mapping[str, Any]) -> str:
