@@ -107,7 +107,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> System:
     monkeypatch.setattr(runner, "HEALED_HANG_NS", NS // 5)
     monkeypatch.setattr(runner, "WHOLE_S", 0)
     monkeypatch.setattr(Hangs, "made", [])
-    monkeypatch.setitem(FAULTS, "broken", Broken)  # type: ignore[arg-type]
+    monkeypatch.setitem(FAULTS, "broken", Broken)
     monkeypatch.setattr(Broken, "mended", threading.Event(), raising=False)
     return System("nowhere", "127.0.0.1:1", 1)
 
