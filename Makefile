@@ -62,6 +62,11 @@ verify-suite: ## Every workload under every fault, VERIFY_TIME seconds of faults
 	@scripts/setup test
 	@$(BIN)/sexton verify suite --time $(VERIFY_TIME) --dir build/verify-suite
 
+.PHONY: verify-selftest
+verify-selftest: ## Is the judge any good: every anomaly planted, every lie told, systems that are known to be bad (an hour)
+	@scripts/setup clients
+	@$(BIN)/sexton verify selftest --seeds 50 --systems --dir build/verify-selftest-$$(date +%Y%m%d-%H%M%S)
+
 .PHONY: verify-soak
 verify-soak: ## What is too long for `make test`: a broker away until it is forgotten, disks that fail, the same on Kafka, franz-go
 	@scripts/setup clients

@@ -65,6 +65,18 @@ def test_a_run_is_described_so_that_it_can_be_run_again(tmp_path: Path) -> None:
     assert wanted == replace(first, directory=tmp_path / "next")
 
 
+def test_a_run_says_with_which_settings_brokers_and_clients_were_started(tmp_path: Path) -> None:
+    wanted = described(tmp_path / "run")
+    plan = replace(PLAN, faults=("grave",), acks="1", is_idempotent=False, client_settings={"max.poll.records": "7"})
+    verifying._describe(wanted, plan, verifying._workload(wanted, plan), skew_ms=0)
+    more = description.read(tmp_path / "run").more
+    assert more["broker-settings"]["producer.id.expiration.ms"] == 15_000
+    assert more["broker-settings"]["auto.create.topics.enable"] is False
+    clients = more["client-settings"]["confluent-kafka"]
+    assert clients["producer"]["acks"] == 1
+    assert clients["consumer"]["max.poll.records"] == 7
+
+
 def test_replays_stand_beside_the_run(tmp_path: Path) -> None:
     assert again.places(tmp_path / "run") == tmp_path / "run-replay-1"
     (tmp_path / "run-replay-1").mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,12 @@ from sexton.cli import verify
 from sexton.errors import SextonError
 from sexton.history import run as description
 from sexton.history.lines import to_line
-from sexton.history.op import HEAL, NEMESIS, Ext, Op, Run, Type
+from sexton.history.op import HEAL, NEMESIS, Ext, F, Op, Poll, Record, Run, Type
 from sexton.history.run import Description
 from sexton.verify import run as verifying
 from sexton.verify.report import page, plots
 from sexton.verify.report.bars import Bar, bars
+from sexton.verify.report.broker_logs import BrokerLogs
 from sexton.verify.report.evidence import Evidence
 from tests.verify.browser import look
 
@@ -89,6 +91,62 @@ def test_every_anomaly_shows_the_operations_that_prove_it(name: str) -> None:
         assert "in force: " in shown or not case.ops
 
 
+def test_whoever_was_read_from_is_told_as_far_as_it_is_known() -> None:
+    """Brokers are asked once a second, so an operation between two looks may have been served by either leader."""
+    ops = [
+        Op(0, 0, 9, Type.INVOKE, F.DEBUG),
+        Op(1, 1, 9, Type.OK, F.DEBUG, ext={Ext.LEADERS: {"0": 2}}),
+        Op(2, 2, 0, Type.INVOKE, F.POLL, (Poll(),)),
+        Op(3, 3, 0, Type.OK, F.POLL, (Poll({0: [Record(0, 7)]}),)),
+        Op(4, 4, 9, Type.INVOKE, F.DEBUG),
+        Op(5, 5, 9, Type.OK, F.DEBUG, ext={Ext.LEADERS: {"0": 2}}),
+        Op(6, 6, 0, Type.INVOKE, F.POLL, (Poll(),)),
+        Op(7, 7, 0, Type.OK, F.POLL, (Poll({0: [Record(0, 7)]}),)),
+        Op(8, 8, 9, Type.INVOKE, F.DEBUG),
+        Op(9, 9, 9, Type.OK, F.DEBUG, ext={Ext.LEADERS: {"0": 3}}),
+        Op(10, 10, 0, Type.INVOKE, F.SCAN, (Poll(),), ext={Ext.REPLICA: 1}),
+        Op(11, 11, 0, Type.OK, F.SCAN, (Poll({0: [Record(0, 7)]}),), ext={Ext.REPLICA: 1}),
+    ]
+    evidence = Evidence.of(prepare(ops, Run()), [])
+    case = {"log": 0, "values": [7], "detail": {}}
+    assert "log 0 was led by broker 2<" in evidence.html({**case, "ops": [3]})
+    assert "log 0 was led by broker 2, then 3<" in evidence.html({**case, "ops": [7]})
+    assert "through broker 1<" in evidence.html({**case, "ops": [11]})
+
+
+def test_what_brokers_logged_then_is_beside_the_evidence(tmp_path: Path) -> None:
+    """In the words of both systems; of many lines those that warn or are about the log."""
+    began_ms = round(datetime(2026, 11, 19, 1, 0, tzinfo=UTC).timestamp() * 1_000)
+    for name, file, lines in (
+        (
+            "node-1",
+            "broker.log",
+            ["2026-11-19T01:00:03.000Z INFO    long before", "2026-11-19T01:00:09.700Z INFO    <then>"],
+        ),
+        (
+            "node-2",
+            "server.log",
+            [f"[{datetime.fromtimestamp(began_ms / 1_000 + 11):%Y-%m-%d %H:%M:%S},000] WARN [k] as well"],
+        ),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("\n".join(["no time yet", *lines, "  at a place"]))
+    logs = BrokerLogs.of(tmp_path, began_ms)
+    told = logs.html(10 * SECOND_NS, 11 * SECOND_NS, [])
+    assert "node-1  2026-11-19T01:00:09.700Z INFO    &lt;then&gt;" in told
+    assert "WARN [k] as well\nnode-2    at a place" in told
+    assert "long before" not in told
+    assert "no time yet" not in told
+    assert logs.html(100 * SECOND_NS, 101 * SECOND_NS, []) == ""
+    assert BrokerLogs.of(tmp_path, 0).html(0, 20 * SECOND_NS, []) == "", "of a run that does not say when it began"
+
+    many = [f"2026-11-19T01:00:10.{number:03}Z INFO    about {('others', 't1')[number % 2]}" for number in range(200)]
+    (tmp_path / "node-1" / "broker.log").write_text("\n".join(many))
+    told = BrokerLogs.of(tmp_path, began_ms).html(10 * SECOND_NS, 10 * SECOND_NS, ["t1"])
+    assert "40 of 200 lines" in told
+    assert "others" not in told
+
+
 def test_the_page_of_a_broken_run_in_a_browser(tmp_path: Path) -> None:
     planted = sabotage("lost-write", 1).history
     directory = written(tmp_path / "run", planted.ops, planted.run)
@@ -120,6 +178,26 @@ def test_the_page_of_a_correct_run_says_true_and_an_untested_one_what_is_missing
     nothing = Run(name="nothing", workload="table")
     told = page.page(prepare([], nothing), Description(nothing), judge([], nothing).to_json())
     assert "not seen: a record was sent" in told
+
+
+@pytest.mark.parametrize(
+    ("workload", "more", "profile"),
+    [
+        ("table", {}, "compaction"),
+        ("queue", {"options": {"is_transactional": True}}, "transactions"),
+        ("queue", {"options": {"is_transactional": False}}, "plain"),
+        ("queue", {"storage": "cloud"}, "cloud"),
+        ("table", {"storage": "cloud"}, "leveled"),
+    ],
+)
+def test_the_page_of_a_run_of_sexton_names_the_simulation_that_is_nearest(
+    workload: str, more: dict[str, object], profile: str
+) -> None:
+    run = Run(name="some", workload=workload)
+    results = judge([], run).to_json()
+    told = page.page(prepare([], run), Description(run, {"system": "sexton", **more}), results)
+    assert f"sexton simulate --profile {profile}<" in told
+    assert "simulate" not in page.page(prepare([], run), Description(run, {"system": "kafka-4.3.0"}), results)
 
 
 def test_what_a_broker_or_client_says_is_shown_and_not_obeyed() -> None:

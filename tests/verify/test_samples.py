@@ -64,10 +64,11 @@ def test_memory_processor_and_disk_are_those_of_the_brokers_that_run(tmp_path: P
     assert 102_400 <= found.disk_bytes < 1 << 29, "a hole takes no room"
 
 
-def test_a_history_is_told_what_the_judge_reads_and_no_more() -> None:
+def test_a_history_is_told_what_the_judge_reads_and_who_leads_and_no_more() -> None:
     assert ext_of(SEEN) == {
         "high-watermarks": {"7": 9, "5": 3},
         "last-stable-offsets": {"7": 8, "5": 3},
         "log-starts": {"7": 1, "5": 0},
         "leader-epochs": {"7": 4, "5": 0},
+        "leaders": {"7": 2, "5": 1},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -72,6 +73,15 @@ def test_a_selftest_that_finds_less_ends_with_1(monkeypatch: pytest.MonkeyPatch)
     error = CliRunner().invoke(verify.app, ["selftest", "--no-lies", "--seeds", "1"]).exception
     assert isinstance(error, verify.SelfTestError)
     assert "lost-write" in str(error)
+
+
+@pytest.mark.usefixtures("few")
+def test_what_was_found_is_written_down(tmp_path: Path) -> None:
+    target = tmp_path / "kept"
+    done = CliRunner().invoke(verify.app, ["selftest", "--no-lies", "--seeds", "1", "--dir", str(target)])
+    assert done.exit_code == 0, done.output
+    results = json.loads((target / selftest.RESULTS).read_text())
+    assert {(each["name"], each["tried"], each["found"]) for each in results} >= {("lost-write", 1, 1)}
 
 
 def batch(base_offset: int, mark: int) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ class Runs:
         outcome = self.outcomes.get(name.replace("-", "_"), "true")
         if outcome == "error":
             raise HarnessError("no broker came up")
+        if outcome == "timeout":
+            raise subprocess.TimeoutExpired("mkfs.ext4", 30)
         if outcome == "interrupted":
             listener.phase(INTERRUPTED)
         history = sabotage("lost-write", 1).history if outcome == "false" else correct(1)
@@ -101,6 +104,33 @@ def test_a_false_run_and_one_that_did_not_end_are_told_and_the_suite_goes_on(
     CliRunner().invoke(verify.app, ["suite", *ASKED, "--dir", str(tmp_path)])
     assert runs.ran == CELLS[:1], "what did not end is run again, what was judged is not"
     assert (tmp_path / f"{CELLS[0]}.stopped-1").exists()
+
+
+def test_a_command_that_takes_too_long_ends_its_run_and_not_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs(queue_kill_pause="timeout")
+    monkeypatch.setattr(verifying, "run", runs)
+    done = CliRunner().invoke(verify.app, ["suite", *ASKED, "--dir", str(tmp_path)])
+    assert runs.ran == CELLS
+    assert isinstance(done.exception, verify.VerdictUnknownError)
+    assert "mkfs.ext4" in done.output
+
+
+def test_the_table_for_documents_counts_verdicts_and_says_what_was_not_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "run", Runs(queue_kill_pause="error", queue_txn_kill_pause="false"))
+    CliRunner().invoke(verify.app, ["suite", *ASKED, "--time", "30", "--dir", str(tmp_path)])
+    assert (tmp_path / suite.TABLE_PAGE).read_text().splitlines() == [
+        "3 runs of sexton, 30 s of faults each.",
+        "",
+        "| workload | runs | true | unknown | false | did not end | not true, and why |",
+        "|---|---|---|---|---|---|---|",
+        "| queue | 1 | 0 | 0 | 0 | 1 | kill+pause: no broker came up |",
+        "| queue-txn | 1 | 0 | 0 | 1 | 0 | kill+pause: lost-write |",
+        "| groups | 1 | 1 | 0 | 0 | 0 |  |",
+    ]
 
 
 def test_a_suite_that_was_stopped_goes_on_with_the_run_that_was_under_way(

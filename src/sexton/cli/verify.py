@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from sexton.checker.verdict import Judgement
     from sexton.history.op import Type
     from sexton.verify.runner import Plan
+    from sexton.verify.selftest import Result
+    from sexton.verify.shrinking import Tries
     from sexton.verify.suite import Cell, Done
 
 PIPED_WIDTH: Final = 160
@@ -419,7 +423,8 @@ def replay(
 ) -> None:
     """Run it again: the same seed, so the same choices and the same schedule of faults.
 
-    What a race decided may come out otherwise. Each replay has a directory of its own, beside the first.
+    What a race decided may come out otherwise. Each replay has a directory of its own, beside the first. Ctrl-C ends
+    the one that is under way as it ends a run, and begins no other.
     """
     from sexton.checker.verdict import Verdict
     from sexton.verify import again, shrinking
@@ -429,39 +434,53 @@ def replay(
     wanted, plan = again.read(path, path)
     if wanted.is_existing and not yes:
         _confirm(wanted.system, plan)
+    is_stopped = False
     for number in range(1, times + 1):
         console.print(f"{number} of {times}: {', '.join(shrinking.described(plan)[:1])}")
-        judgement = _again(path, plan, console)
-        if judgement.verdict is Verdict.FALSE:
+        judgement, is_stopped = _again(path, plan, console)
+        if judgement.verdict is Verdict.FALSE or is_stopped:
             break
-    if shrink and judgement.verdict is Verdict.FALSE:
-
-        def attempt(smaller: Plan) -> list[str]:
-            console.print(f"[bold]tries[/] {'; '.join(shrinking.described(smaller))}")
-            found = _again(path, smaller, console).wrong()
-            console.print(f"found: {', '.join(found) or 'nothing'}")
-            return found
-
-        for smaller in shrinking.shrink(plan, judgement.wrong(), attempt, needed):
-            console.print(f"[bold]smaller[/]: {'; '.join(shrinking.described(smaller))}")
-            plan = smaller
-        smallest = again.write(path, plan)
-        console.print("[bold]The smallest plan that shows it:[/]")
-        for line in shrinking.described(plan):
-            console.print(f"  {line}")
-        console.print(f"Run it: sexton verify replay {smallest}")
+    if shrink and judgement.verdict is Verdict.FALSE and not is_stopped:
+        _shrink(path, plan, judgement.wrong(), needed, console)
     _tell(judgement, console)
 
 
-def _again(path: Path, plan: Plan, console: Console) -> Judgement:
-    """What was run there, with this plan."""
+def _shrink(path: Path, plan: Plan, wrong: Collection[str], needed: Tries, console: Console) -> None:
+    """Ctrl-C ends it with the smallest plan so far."""
+    from sexton.verify import again, shrinking
+
+    def attempt(smaller: Plan) -> list[str]:
+        console.print(f"[bold]tries[/] {'; '.join(shrinking.described(smaller))}")
+        judgement, is_stopped = _again(path, smaller, console)
+        if is_stopped:
+            raise KeyboardInterrupt
+        console.print(f"found: {', '.join(judgement.wrong()) or 'nothing'}")
+        return judgement.wrong()
+
+    try:
+        for smaller in shrinking.shrink(plan, wrong, attempt, needed):
+            console.print(f"[bold]smaller[/]: {'; '.join(shrinking.described(smaller))}")
+            plan = smaller
+    except KeyboardInterrupt:
+        console.print("Stopped: there may be smaller ones.")
+    smallest = again.write(path, plan)
+    console.print("[bold]The smallest plan that shows it:[/]")
+    for line in shrinking.described(plan):
+        console.print(f"  {line}")
+    console.print(f"Run it: sexton verify replay {smallest}")
+
+
+def _again(path: Path, plan: Plan, console: Console) -> tuple[Judgement, bool]:
+    """What was run there, with this plan; and whether somebody has stopped it."""
     from sexton.verify import again
     from sexton.verify import run as verifying
+    from sexton.verify.runner import INTERRUPTED
 
     wanted, _ = again.read(path, again.places(path))
     console.print(f"{wanted.system}, {wanted.workload}, seed {plan.seed}, in {wanted.directory}")
     with console.status("") as status:
-        return verifying.run(wanted, plan, _Told(console, status))
+        told = _Told(console, status)
+        return verifying.run(wanted, plan, told), INTERRUPTED in told.phases
 
 
 @app.command()
@@ -525,13 +544,16 @@ def suite(
                 break
         done.append(found)
         testing.write_index(directory, system, done)
+        testing.write_table(directory, of, done, time_s)
     table = Table(title="Runs", title_justify="left")
     for header in ("run", "verdict", ""):
         table.add_column(header, overflow="fold")
     for each in done:
         table.add_row(each.cell.name, each.verdict or "did not end", escape(each.told))
     console.print(table)
-    console.print(f"{len(done)} of {len(wanted)} runs. The page: {directory / testing.INDEX}")
+    console.print(
+        f"{len(done)} of {len(wanted)} runs. The page: {directory / testing.INDEX}, for documents: {testing.TABLE_PAGE}"
+    )
     bad = list(testing.ways_out(done))
     if any(each.verdict == "false" for each in done):
         raise VerdictFalseError(f"not true: {', '.join(bad)}")
@@ -574,7 +596,7 @@ def _run_cell(
     )
     try:
         verifying.run(wanted, plan, told)
-    except SextonError as error:
+    except verifying.NOT_RUN as error:
         return testing.Done(cell, "", str(error).partition("\n")[0])
     found = testing.results_of(cell, target.parent)
     assert found is not None
@@ -598,7 +620,7 @@ def selftest(
 ) -> None:
     """Plant every anomaly, tell clients every lie, run what is known to be bad, and see whether the judge finds it.
 
-    It ends with 0 if all that was planted was found, and nothing else.
+    It ends with 0 if all that was planted was found, and nothing else. Ctrl-C ends it with what it has found so far.
     """
     if has_lies or has_systems:
         extras.need("verify", "sexton verify selftest", ", or leave lies out with --no-lies")
@@ -607,28 +629,44 @@ def selftest(
     if directory is not None and directory.exists():
         raise UsageError("it exists already", str(directory), "Name another directory")
     console = _console()
+    target = directory or Path(tempfile.mkdtemp(prefix="sexton-selftest-"))
+    found: list[testing.Result] = []
+    is_whole = False
+    try:
+        with console.status("") as status:
+            parts = [testing.histories(seeds)]
+            parts += [testing.lies(target, time_s, has_long=has_systems)] if has_lies else []
+            parts += [testing.systems(target, _Told(console, status))] if has_systems else []
+            for result in chain.from_iterable(parts):
+                found.append(result)
+                status.update(result.name)
+                console.print(f"{result.name}: {result.found} of {result.tried}", escape(result.wrong or result.told))
+        is_whole = True
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+    _tell_selftest(found, target, console, is_kept=directory is not None, is_whole=is_whole)
+
+
+def _tell_selftest(found: Sequence[Result], target: Path, console: Console, *, is_kept: bool, is_whole: bool) -> None:
+    """Runs in which something was wrong are kept, so that somebody can look at them."""
+    from sexton.verify import selftest as testing
+
     table = Table(title="What was planted", title_justify="left")
     for header in ("", "planted", "found", ""):
         table.add_column(header, overflow="fold")
-    bad = []
-
-    def take(result: testing.Result, status: Status) -> None:
-        status.update(result.name)
-        table.add_row(result.name, str(result.tried), str(result.found), escape(result.wrong or result.told))
-        if not result.is_good:
-            bad.append(result.name)
-
-    with console.status("") as status, tempfile.TemporaryDirectory() as temporary:
-        for result in testing.histories(seeds):
-            take(result, status)
-        target = directory or Path(temporary)
-        for result in testing.lies(target, time_s, has_long=has_systems) if has_lies else ():
-            take(result, status)
-        for result in testing.systems(target, _Told(console, status)) if has_systems else ():
-            take(result, status)
+    for each in found:
+        table.add_row(each.name, str(each.tried), str(each.found), escape(each.wrong or each.told))
     console.print(table)
+    bad = [each.name for each in found if not each.is_good]
+    if bad or is_kept:
+        testing.write(found, target)
+        console.print(f"In {target}: {testing.RESULTS}, and the runs.")
+    else:
+        shutil.rmtree(target, ignore_errors=True)
     if bad:
         raise SelfTestError(f"wrong about: {', '.join(bad)}")
+    if not is_whole:
+        raise VerdictUnknownError("it was stopped before the last")
 
 
 @app.command("list")

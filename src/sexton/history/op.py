@@ -94,6 +94,8 @@ class Ext(StrEnum):
     LAST_STABLE_OFFSETS = "last-stable-offsets"
     LOG_STARTS = "log-starts"
     LEADER_EPOCHS = "leader-epochs"
+    LEADERS = "leaders"
+    """By log, of the same: which broker. No judge reads it, a page tells it."""
     MISSED = "missed"
     """True for a nemesis' `grave` whose replica was seen to have missed what was removed."""
     DAMAGED = "damaged"

@@ -68,6 +68,7 @@ def ext_of(seen: Mapping[int, Seen]) -> Mapping[str, Any]:
             (Ext.LAST_STABLE_OFFSETS, "last_stable_offset"),
             (Ext.LOG_STARTS, "log_start"),
             (Ext.LEADER_EPOCHS, "leader_epoch"),
+            (Ext.LEADERS, "leader"),
         )
     }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +22,7 @@ from typing import Any, Final
 from sexton.checker import reference
 from sexton.checker.allowed import Model
 from sexton.checker.verdict import Judgement, Obligation, Verdict, merge
-from sexton.errors import NotAHistoryError
+from sexton.errors import NotAHistoryError, SextonError
 from sexton.harness import disks
 from sexton.harness.errors import HarnessError
 from sexton.harness.proxy import Proxy
@@ -40,6 +41,7 @@ from sexton.verify.faults.known import FAULTS
 from sexton.verify.generator import Workload
 from sexton.verify.lies import LIES
 from sexton.verify.report import page
+from sexton.verify.report.page import BEGAN, CLUSTER
 from sexton.verify.runner import ACKS_ALL, Listener, Plan, Runner
 from sexton.verify.sharding import ShardedWorkload, Shards
 from sexton.verify.systems import System
@@ -50,9 +52,13 @@ PLAIN_OPS_MAX: Final = 20_000
 """Up to here the plain judge takes seconds; compiling the other one takes longer, the first time."""
 PIECE_OPS: Final = 100_000
 """Of a history, as many at once are made into arrays, for Parquet."""
-CLUSTER: Final = "cluster"
 INACCURACY_MS: Final = 1_000
 """Of brokers' clocks, beside what was done to them: what they do at a time they do a little later."""
+
+
+NOT_RUN: Final = (SextonError, OSError, subprocess.SubprocessError)
+"""What keeps one of many runs from its end, and is no reason not to begin the next: a server that does not start, a
+disk that is full, a command that takes too long."""
 
 
 class ExcludedFaultError(HarnessError):
@@ -96,7 +102,16 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     wanted.directory.mkdir(parents=True, exist_ok=True)
     workload = _workload(wanted, plan)
     skew_ms = max((FAULTS[fault].skew_ms for fault in plan.faults), default=0)
-    _describe(wanted, plan, workload, skew_ms)  # a run that is killed can be judged as well
+    more: dict[str, Any] = {}
+
+    def describe() -> None:
+        _describe(wanted, plan, workload, skew_ms, more)
+
+    def began(at_ms: int) -> None:
+        more[BEGAN] = at_ms
+        describe()
+
+    describe()  # a run that is killed can be judged as well
     listener.phase("sets up")
     with ExitStack() as stack:
         system = _behind_proxy(_system(wanted, plan, stack), wanted.lie, plan, stack)
@@ -109,11 +124,12 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
                 directory=wanted.directory,
                 listener=listener,
                 start_shards=start,
+                began=began,
             ).run()
         finally:
             if system.cluster is not None and system.cluster.clocks is not None:
                 skew_ms = system.cluster.clocks.skew_ms
-            _describe(wanted, plan, workload, skew_ms)  # it has made more logs
+            describe()  # it has made more logs
             if wanted.is_existing:
                 probes.delete_topics(system.bootstrap, plan.topic_prefix)
     flat.write_parquet(_pieces(ops), wanted.directory, Order(str(wanted.directory)))
@@ -204,7 +220,7 @@ def _workload(wanted: Wanted, plan: Plan) -> Workload:
 def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
     if wanted.is_existing:
         return systems.existing(wanted.system)
-    settings = {name: value for fault in plan.faults for name, value in FAULTS[fault].broker_settings.items()}
+    settings = _broker_settings(plan)
     is_compacting = WORKLOADS[wanted.workload].compacts
     needs = {need for fault in plan.faults for need in FAULTS[fault].needs}
     directory = wanted.directory / CLUSTER
@@ -220,6 +236,11 @@ def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
             storage=wanted.storage,
         )
     )
+
+
+def _broker_settings(plan: Plan) -> dict[str, Any]:
+    """That faults need."""
+    return {name: value for fault in plan.faults for name, value in FAULTS[fault].broker_settings.items()}
 
 
 def _behind_proxy(system: System, lie: str, plan: Plan, stack: ExitStack) -> System:
@@ -246,7 +267,10 @@ def _judged(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> Run
     )
 
 
-def _describe(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> None:
+def _describe(
+    wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int, found: Mapping[str, Any] | None = None
+) -> None:
+    """`found`: what is more, and was not before it began."""
     more: dict[str, Any] = {
         "seed": plan.seed,
         "system": wanted.system,
@@ -260,8 +284,17 @@ def _describe(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> N
         "lie": wanted.lie,
         "options": {**asdict(wanted.asked), **asdict(plan)},
         "versions": description.versions(each.package for each in known.CLIENTS.values() if each.package),
+        "broker-settings": {} if wanted.is_existing else {**systems.SETTINGS, **_broker_settings(plan)},
+        "client-settings": {
+            name: {
+                "producer": dict(plan.producer_settings(name)),
+                "consumer": dict(plan.consumer_settings(name, {}, speaks_kip848=False)),
+            }
+            for name in plan.clients
+        },
         "topic-settings": {each.topic: dict(workload.topic(log).settings) for log, each in workload.logs.items()},
         "seen": dict(workload.seen),
         "described": datetime.now(UTC).isoformat(timespec="seconds"),
+        **(found or {}),
     }
     description.write(wanted.directory, Description(_judged(wanted, plan, workload, skew_ms), more))

@@ -5,7 +5,7 @@ may take long, so each has a thread of its own, and at most one of each is under
 
 The phases: calm, then faults, then everything is healed and whole again, then every thread's client is replaced by a
 new one that reads all that was written, and at last every replica of what is compacted is read (`final`). Ctrl-C ends
-the first two early, and nothing else; a second one ends the final reads.
+the first two early, and nothing else; a second one ends the rest, and then it is mended as quickly as it can be.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -36,6 +36,7 @@ from sexton.verify.faults.late import LATE
 from sexton.verify.faults.schedule import Act, Kind, schedule, without
 from sexton.verify.final import ReplicaPasses, replica_ext
 from sexton.verify.generator import NS, Ask, Generator, Needs, Processes, Question, Workload
+from sexton.verify.interrupts import Interrupts
 from sexton.verify.outside import Outside, fault
 from sexton.verify.placing import Placing
 from sexton.verify.probes import Seen
@@ -221,13 +222,16 @@ class Runner:
     listener: Listener
     start_shards: Callable[[System, Plan, Path], Shards] | None = None
     """They write to this directory."""
+    began: Callable[[int], None] = lambda began_ms: None
+    """Told when the run's time is 0, in milliseconds since 1970."""
 
     def run(self) -> Sequence[Op]:
         name = LINES if self.start_shards is None else PIECE
         with (self.directory / name).open("wb") as file, ThreadPoolExecutor(2) as pool:
             going = _Going(self, Writer(file), pool)
             try:
-                going.run()
+                with going.interrupts:
+                    going.run()
             finally:
                 going.close()
                 samples.write(self.directory, going.samples)
@@ -240,9 +244,11 @@ class _Going:
         self._listener = runner.listener
         self._directory = runner.directory
         self._pool = pool
+        self.interrupts = Interrupts()
         self._start_ns = time.monotonic_ns()
         self.history = _History(writer, self._now)
         self._start_shards = runner.start_shards
+        self._began = runner.began
         self._shards: Shards | None = None
         self._processes = Processes(self.plan.threads_count, 0 if self._start_shards is None else BY_SHARDS)
         self._prober = self._processes.free[-1]
@@ -255,6 +261,7 @@ class _Going:
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
         self._faults: dict[str, Fault] = {}
         self._is_healing = threading.Event()
+        self._is_closed = threading.Event()
         outside: Any = Outside(self.system.bootstrap)
         scene = Scene(
             own_cluster=outside if self.system.cluster is None else self.system.cluster,
@@ -290,8 +297,8 @@ class _Going:
             self._main()
         except KeyboardInterrupt:
             self._listener.phase(INTERRUPTED)
-        self._heal()
         try:
+            self._heal()
             self._read_all()
             self._read_replicas()
         except KeyboardInterrupt:
@@ -309,6 +316,7 @@ class _Going:
             self._let_shards_go(self._start_shards)
 
     def _lead(self) -> None:
+        self._tell_began()
         plan = self.plan
         generator = Generator(self.workload, random.Random(plan.seed), plan.rate, self._end_ns, plan.crash_every_ns)
         while True:
@@ -326,13 +334,18 @@ class _Going:
         """The run begins when all of them are there."""
         self._shards = shards = start(self.system, self.plan, self._directory)
         while shards.is_starting:
+            self.interrupts.take()
             shards.take(TICK_S)
         self._start_ns = time.monotonic_ns()
+        self._tell_began()
         shards.go(self._start_ns)
         while self._now() < self._end_ns:
             self._advance()
             self._placing.name_logs(shards.take(TICK_S))
             self._turn(0)
+
+    def _tell_began(self) -> None:
+        self._began((time.time_ns() - self._now()) // 1_000_000)
 
     def _stop_shards(self) -> None:
         """Those that do not end are killed: what they were at, nobody knows."""
@@ -372,7 +385,7 @@ class _Going:
         self._wait(lambda: all(client.asked is None for client in self._clients.values()))
         self._hang_ns = HANG_NS
         topics = sorted({topic for topic, _ in self._places.values()})
-        whole = self._pool.submit(_wait_until_whole, self.system.bootstrap, topics)
+        whole = self._pool.submit(_wait_until_whole, self.system.bootstrap, topics, self._is_closed)
         self._wait(whole.done)
         if not whole.result():
             self._listener.fault(f"not every log has a leader and all its replicas after {WHOLE_S} s")
@@ -471,6 +484,7 @@ class _Going:
     # -- one turn
 
     def _turn(self, timeout_s: float) -> None:
+        self.interrupts.take()
         for key, _ in self._selector.select(timeout_s):
             self._answered(key.data)
         now_ns = self._now()
@@ -622,6 +636,9 @@ class _Going:
             self._forget(client)
         self._selector.close()
         self._is_healing.set()
+        self._is_closed.set()
+        if self._nemesis is not None:
+            wait([self._nemesis])  # a fault does one thing at a time
         heal(self._faults.values())
         self.history.writer.flush()
 
@@ -668,12 +685,13 @@ def options_of(
     )
 
 
-def _wait_until_whole(bootstrap: str, topics: Sequence[str]) -> bool:
+def _wait_until_whole(bootstrap: str, topics: Sequence[str], is_over: threading.Event) -> bool:
     deadline_s = time.monotonic() + WHOLE_S
     while time.monotonic() < deadline_s:
         if probes.is_whole(bootstrap, topics):
             return True
-        time.sleep(TICK_S)
+        if is_over.wait(TICK_S):
+            break
     return False
 
 

@@ -6,9 +6,10 @@ which differs from it nowhere else. A real broker behind a proxy that lies. Syst
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,6 @@ from sexton.checker.planted import correct
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import PLANS, Sabotage, sabotage
 from sexton.checker.verdict import Judgement, Verdict
-from sexton.errors import SextonError
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.proxy import Proxy
 from sexton.history.op import UNKNOWN, Type
@@ -29,11 +29,12 @@ from sexton.verify.faults.partition import Partition
 from sexton.verify.faults.processes import Kill
 from sexton.verify.generator import NS
 from sexton.verify.lies import LIES, Lie
-from sexton.verify.runner import ACKS_ALL, Listener, Plan
+from sexton.verify.runner import ACKS_ALL, INTERRUPTED, Listener, Plan
 from sexton.verify.systems import INDEPENDENT, SEXTON, TOPIC_PREFIX
 from sexton.verify.workloads.known import EOS, QUEUE, TABLE, Asked
 
 CLIENT: Final = "confluent-kafka"
+RESULTS: Final = "selftest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ class Result:
     @property
     def is_good(self) -> bool:
         return self.found == self.tried and not self.wrong
+
+
+def write(results: Sequence[Result], directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / RESULTS).write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
 
 
 def histories(seeds: int) -> Iterator[Result]:
@@ -109,18 +115,39 @@ class Silent:
         pass
 
 
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """After Ctrl-C nobody wants to know what became of a run that is one of many: it is mended, and neither read nor
+    judged."""
+
+    inner: Listener
+
+    def phase(self, name: str) -> None:
+        self.inner.phase(name)
+        if name == INTERRUPTED:
+            raise KeyboardInterrupt
+
+    def progress(self, now_ns: int, counts: Mapping[Type, int]) -> None:
+        self.inner.progress(now_ns, counts)
+
+    def fault(self, what: str) -> None:
+        self.inner.fault(what)
+
+
 def lies(directory: Path, seconds: float, *, has_long: bool = False) -> Iterator[Result]:
     """One result for each lie, and first one without any: what an honest proxy shows is true."""
     names = [name for name, lie in LIES.items() if has_long or not lie.is_long]
     with ExitStack() as stack:
         cluster = stack.enter_context(SextonCluster(1, directory / "cluster"))
-        told = told_by(cluster.bootstrap, directory / "honest", None, seconds)
-        yield Result("honest", 1, int(not told), f"found {', '.join(sorted(told))}" if told else "")
-        for name in names:
-            told = told_by(cluster.bootstrap, directory / name, LIES[name], seconds)
-            is_found = bool(told & LIES[name].shows)
-            wrong = "" if is_found else f"found only {', '.join(sorted(told)) or 'nothing'}"
-            yield Result(name, 1, int(is_found), wrong)
+        for name, lie in {"honest": None, **{name: LIES[name] for name in names}}.items():
+            try:
+                told = told_by(cluster.bootstrap, directory / name, lie, seconds)
+            except verifying.NOT_RUN as error:
+                yield Result(name, 1, 0, str(error).partition("\n")[0])
+                continue
+            is_good = bool(told & lie.shows) if lie else not told
+            wrong = f"found {'only ' if lie else ''}{', '.join(sorted(told)) or 'nothing'}"
+            yield Result(name, 1, int(is_good), "" if is_good else wrong)
 
 
 def told_by(bootstrap: str, directory: Path, lie: Lie | None, seconds: float) -> set[str]:
@@ -148,7 +175,7 @@ def told_by(bootstrap: str, directory: Path, lie: Lie | None, seconds: float) ->
             has_page=False,
             model=Model.KAFKA,
         )
-        return set(verifying.run(wanted, plan, Silent()).wrong())
+        return set(verifying.run(wanted, plan, AtOnce(Silent())).wrong())
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +242,7 @@ def _shown(known: Known, directory: Path, listener: Listener) -> Result:
     for seed in range(1, tries + 1):
         try:
             judgement = _judgement(known, seed, directory / str(seed), listener)
-        except SextonError as error:
+        except verifying.NOT_RUN as error:
             return Result(known.name, 1, 0, str(error).partition("\n")[0])
         found = {finding.name for finding in judgement.findings}
         told = f"{judgement.verdict}: {', '.join(sorted(found)) or 'nothing'}"
@@ -229,4 +256,4 @@ def _judgement(known: Known, seed: int, directory: Path, listener: Listener) -> 
         system=known.system, workload=known.workload, asked=Asked(known.is_transactional), directory=directory
     )
     plan = replace(known.plan, seed=seed, topic_prefix=f"{TOPIC_PREFIX}{seed}-")
-    return verifying.run(wanted, plan, listener)
+    return verifying.run(wanted, plan, AtOnce(listener))

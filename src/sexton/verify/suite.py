@@ -25,6 +25,7 @@ from sexton.verify.systems import LOCAL
 from sexton.verify.workloads.known import QUEUE, TABLE, WORKLOADS, Asked
 
 INDEX: Final = "index.html"
+TABLE_PAGE: Final = "table.md"
 QUICK: Final = ("kill", "pause")
 WITH_OR_WITHOUT: Final = frozenset({QUEUE, TABLE, "append"})
 """Workloads that do their work in transactions or not."""
@@ -120,6 +121,26 @@ def write_index(directory: Path, system: str, done: Sequence[Done]) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / INDEX
     path.write_text(shell.document(f"sexton verify suite: {system}", body, page.style()), encoding="utf-8")
+    return path
+
+
+def write_table(directory: Path, system: str, done: Sequence[Done], seconds: float) -> Path:
+    """The same for documents: a row for each workload, how many of its runs ended how, and what was not *true*."""
+    lines = [
+        f"{len(done)} runs of {system}, {seconds:g} s of faults each.",
+        "",
+        "| workload | runs | true | unknown | false | did not end | not true, and why |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in dict.fromkeys(each.cell.row for each in done):
+        runs = [each for each in done if each.cell.row == row]
+        counts = [sum(each.verdict == verdict for each in runs) for verdict in ("true", "unknown", "false", "")]
+        told = "; ".join(f"{each.cell.column}: {each.told}" for each in runs if each.verdict != "true")
+        cells = (row, str(len(runs)), *map(str, counts), told.replace("|", "\\|"))
+        lines.append(f"| {' | '.join(cells)} |")
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / TABLE_PAGE
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 

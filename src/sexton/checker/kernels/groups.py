@@ -269,8 +269,10 @@ class Groups:
 
 
 def _is_among(known: Longs, wanted: Longs) -> Bools:
-    """`known` is sorted: NumPy's `isin` would sort it again for each log."""
-    found: Bools = np.append(known, UNKNOWN)[np.searchsorted(known, wanted)] == wanted
+    """`known` is sorted: NumPy's `isin` would sort it again for each log. Nor is it copied for each."""
+    if not len(known):
+        return np.zeros(len(wanted), np.bool_)
+    found: Bools = known[np.minimum(np.searchsorted(known, wanted), len(known) - 1)] == wanted
     return found
 
 

@@ -6,14 +6,17 @@ shown as well, and what each process did just before and after.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
 from sexton.checker.view import Call, View
-from sexton.history.op import UNKNOWN, Poll, Send
+from sexton.history.op import UNKNOWN, Ext, Poll, Send
 from sexton.verify.report.bars import Bar
+from sexton.verify.report.broker_logs import NO_LOGS, BrokerLogs
 
 NS: Final = 1e9
 CALLS_MAX: Final = 24
@@ -37,11 +40,18 @@ class Evidence:
     calls: Mapping[int, Call]
     places: Mapping[int, int]
     """By index of a call: which it is of its process."""
+    leaders: Mapping[int, Sequence[tuple[int, int]]]
+    """By log: when brokers were asked, and who led it then."""
+    logs: BrokerLogs
 
     @classmethod
-    def of(cls, view: View, bars: Sequence[Bar]) -> Evidence:
+    def of(cls, view: View, bars: Sequence[Bar], logs: BrokerLogs = NO_LOGS) -> Evidence:
         places = {call.index: place for calls in view.by_process.values() for place, call in enumerate(calls)}
-        return cls(view, bars, {call.index: call for call in view.calls}, places)
+        leaders: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for look in view.probes:
+            for log, broker in view.by_log(look, Ext.LEADERS).items():
+                leaders[log].append((look.end_ns, broker))
+        return cls(view, bars, {call.index: call for call in view.calls}, places, leaders, logs)
 
     def html(self, case: Mapping[str, Any]) -> str:
         concerned = concerns(case)
@@ -53,7 +63,7 @@ class Evidence:
             '<div class="scroll"><table class="ops"><thead><tr><th>operation</th><th>from, to</th><th>process</th>'
             f"<th></th><th>what it did</th></tr></thead><tbody>{rows}</tbody></table></div>"
         )
-        return f"{self._detail(case)}{strips}{table if rows else ''}{self._faults(named)}"
+        return f"{self._detail(case)}{strips}{table if rows else ''}{self._faults(named, concerned)}"
 
     def _around(self, named: Sequence[Call], concerned: Concerned) -> list[Call]:
         found = {call.index: call for call in named}
@@ -78,8 +88,23 @@ class Evidence:
         return (
             f'<tr class="{kind}"><td>{call.index}</td><td>{begin}, {call.end_ns / NS:.3f} s</td>'
             f'<td>{call.op.process}{client}</td><td class="{type_}">{escape(call.op.f)} {type_}</td>'
-            f"<td>{'; '.join(_did(call, concerned)) or '-'}{error}</td></tr>"
+            f"<td>{'; '.join(_did(call, concerned)) or '-'}{error}{self._served(call, concerned)}</td></tr>"
         )
+
+    def _served(self, call: Call, concerned: Concerned) -> str:
+        """By whom, as far as that is known: who led each log from the look before the call to the look after it."""
+        if (replica := call.op.ext.get(Ext.REPLICA, UNKNOWN)) != UNKNOWN:
+            return f"<br><small>through broker {escape(str(replica))}</small>"
+        begin_ns = call.begin_ns if call.begin_ns != UNKNOWN else call.end_ns
+        told = []
+        for log in sorted(concerned.keys() & (call.sends.keys() | call.polled.keys() | call.op.spans.keys())):
+            looks = self.leaders.get(log, ())
+            first = max(bisect_left(looks, (begin_ns, 0)) - 1, 0)
+            last = bisect_left(looks, (call.end_ns, 0)) + 1
+            brokers = list(dict.fromkeys(broker for _, broker in looks[first:last]))
+            if brokers:
+                told.append(f"log {log} was led by broker {', then '.join(map(str, brokers))}")
+        return f"<br><small>{'; '.join(told)}</small>" if told else ""
 
     def _strip(self, log: int, values: Sequence[int]) -> str:
         """The log's offsets near the values, and what was seen at each."""
@@ -112,7 +137,8 @@ class Evidence:
             "</table></div>"
         )
 
-    def _faults(self, named: Sequence[Call]) -> str:
+    def _faults(self, named: Sequence[Call], concerned: Concerned) -> str:
+        """And what brokers said meanwhile."""
         if not named:
             return ""
         start_ns = min(call.begin_ns if call.begin_ns != UNKNOWN else call.end_ns for call in named)
@@ -123,7 +149,8 @@ class Evidence:
             if bar.is_in_force(start_ns, end_ns)
         )
         span = f"From {start_ns / NS:.1f} to {end_ns / NS:.1f} s, in force: "
-        return f'<p class="faults">{span}{told or "no fault"}.</p>'
+        topics = [self.view.run.logs[log].topic for log in concerned if log in self.view.run.logs]
+        return f'<p class="faults">{span}{told or "no fault"}.</p>{self.logs.html(start_ns, end_ns, topics)}'
 
     def _detail(self, case: Mapping[str, Any]) -> str:
         detail = dict(case["detail"])

@@ -18,10 +18,18 @@ from sexton.checker.view import View, prepare
 from sexton.history.op import UNKNOWN, Op
 from sexton.history.run import Description
 from sexton.reproduce import shell
+from sexton.simulate.plan import Profile
 from sexton.verify.report.bars import Bar, bars
+from sexton.verify.report.broker_logs import NO_LOGS, BrokerLogs
 from sexton.verify.report.evidence import Evidence, concerns
+from sexton.verify.systems import CLOUD, SEXTON
+from sexton.verify.workloads.known import WORKLOADS
 
 NAME: Final = "report.html"
+CLUSTER: Final = "cluster"
+"""Of a run: where brokers' directories are."""
+BEGAN: Final = "began-ms"
+"""In a run's description: when its time was 0, in milliseconds since 1970."""
 NS: Final = 1e9
 CASES_MAX: Final = 5
 """Of one anomaly. The rest, as far as it was kept, is in results.json."""
@@ -33,11 +41,12 @@ OBVIOUS: Final = frozenset({"topic_prefix"})
 def write(directory: Path, ops: Iterable[Op], description: Description, results: Mapping[str, Any]) -> Path:
     """`results` is what results.json has."""
     path = directory / NAME
-    path.write_text(page(prepare(ops, description.run), description, results), encoding="utf-8")
+    logs = BrokerLogs.of(directory / CLUSTER, int(description.more.get(BEGAN, 0)))
+    path.write_text(page(prepare(ops, description.run), description, results, logs), encoding="utf-8")
     return path
 
 
-def page(view: View, description: Description, results: Mapping[str, Any]) -> str:
+def page(view: View, description: Description, results: Mapping[str, Any], logs: BrokerLogs = NO_LOGS) -> str:
     in_force = bars(view.nemesis, view.end_ns)
     name = description.run.name or "a history"
     body = f"""<h1>{escape(name)}: <span class="chip {results["verdict"]}">{results["verdict"]}</span></h1>
@@ -48,7 +57,7 @@ def page(view: View, description: Description, results: Mapping[str, Any]) -> st
 {_obligations(results)}
 <h2 id="time">Over time</h2>
 <figure class="scroll">{_picture(view, in_force, results)}</figure>
-{_cases(view, in_force, results)}
+{_cases(view, in_force, results, logs)}
 <footer>Made by <code>sexton verify</code> from <code>history.jsonl</code>, <code>results.json</code> and
 <code>test.json</code>, which lie beside it; <code>sexton verify check</code> judges the history again.</footer>"""
     return shell.document(f"sexton verify: {name}", body, style())
@@ -110,10 +119,12 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
     }
     if "options" in more:
         told["again"] = f"sexton verify replay {description.run.name}"
+    if (profile := _nearest_profile(description)) is not None:
+        told["where a seed is the same run"] = f"sexton simulate --profile {profile}"
     rows = "".join(f"<tr><th>{name}</th><td>{escape(str(it))}</td></tr>" for name, it in told.items())
     settings = "".join(
         f"<tr><th>{escape(name)}</th><td><code>{escape(json.dumps(it))}</code></td></tr>"
-        for group in ("options", "topic-settings", "versions")
+        for group in ("options", "broker-settings", "client-settings", "topic-settings", "versions")
         for name, it in dict(more.get(group, {})).items()
         if name not in OBVIOUS
     )
@@ -121,6 +132,18 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
         f"<details><summary>Settings and versions</summary><table>{settings}</table></details>" if settings else ""
     )
     return f'<table class="tested">{rows}</table>{details}'
+
+
+def _nearest_profile(description: Description) -> Profile | None:
+    """Of the simulator, for a run of Sexton: what repeats exactly is there."""
+    more, workload = description.more, WORKLOADS.get(description.run.workload)
+    if more.get("system") != SEXTON or workload is None:
+        return None
+    if more.get("storage") == CLOUD:
+        return Profile.LEVELED if workload.compacts else Profile.CLOUD
+    if workload.compacts:
+        return Profile.COMPACTION
+    return Profile.TRANSACTIONS if more.get("options", {}).get("is_transactional") else Profile.PLAIN
 
 
 def _findings(results: Mapping[str, Any]) -> str:
@@ -173,9 +196,9 @@ def _logs(found: Mapping[str, Any]) -> list[int]:
     return [log for case in found["cases"] for log in concerns(case)]
 
 
-def _cases(view: View, in_force: list[Bar], results: Mapping[str, Any]) -> str:
+def _cases(view: View, in_force: list[Bar], results: Mapping[str, Any], logs: BrokerLogs) -> str:
     bad = set(wrong(results))
-    evidence = Evidence.of(view, in_force)
+    evidence = Evidence.of(view, in_force, logs)
     sections = ""
     for found in sorted(results["anomalies"], key=lambda each: each["name"] not in bad):
         name = found["name"]
