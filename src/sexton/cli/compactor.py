@@ -16,6 +16,7 @@ import typer
 from sexton import extras
 from sexton.cli.logs import log_to
 from sexton.cli.processes import die_with, step_back
+from sexton.errors import UnsupportedFormatError
 
 
 def compactor(
@@ -125,6 +126,9 @@ async def _run(
         await running
     except asyncio.CancelledError:
         logging.getLogger(__name__).info("compactor %s stops", name)
+    except UnsupportedFormatError as error:  # the log is all that is left of a child of `sexton up`
+        logging.getLogger(__name__).error("compactor %s ends: %s", name, error)
+        raise
     finally:
         pages.close()
         brokers.close()

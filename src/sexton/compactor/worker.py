@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -147,7 +147,8 @@ class Compactor:
         return self._name
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Runs until cancelled. Raises UnsupportedFormatError if the metastore's schema is of a newer build."""
+        await self._patiently(self._metastore.find_cluster)
         tasks = [asyncio.ensure_future(self._keep_lease())]
         try:
             await self.register()
@@ -165,12 +166,18 @@ class Compactor:
     # The lease
 
     async def register(self) -> None:
-        """Registers, and retries until the metastore answers: a new cluster's metastore is created by its first broker,
-        which may take a moment."""
+        """Registers, and retries until the metastore answers."""
+        await self._patiently(
+            lambda: self._metastore.register_compactor(CompactorRow(self._id, self._name, LEASE_MS, 0))
+        )
+
+    async def _patiently(self, call: Callable[[], Awaitable[object]]) -> None:
+        """A new cluster's metastore is made, and an older one brought up to date, by a broker, which may take a
+        moment."""
         attempts_count = 0
         while True:
             try:
-                await self._metastore.register_compactor(CompactorRow(self._id, self._name, LEASE_MS, 0))
+                await call()
                 return
             except MetastoreUnavailableError as error:
                 attempts_count += 1

@@ -1,5 +1,5 @@
-"""Both levels of one partition: two leaders that claim and commit, two compactors that level, compact and merge, deletion
-of records, two keys, a tombstone, a transaction that commits or aborts, and a consumer that reads along.
+"""Both levels of one partition: two leaders that claim and commit, two compactors that level, compact and merge,
+deletion of records, two keys, a tombstone, a transaction that commits or aborts, and a consumer that reads along.
 
 A job is planned on what is there, and committed at any later time, or never. A commit is one step: what late requests
 and lost answers do to commits is the other model's (`commits`). Each commit of a leader has one record, which becomes
