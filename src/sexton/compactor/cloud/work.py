@@ -119,7 +119,7 @@ class CloudWorker:
     async def carry_out(self, rows: Sequence[WorkRow], compactor_id: uuid.UUID) -> list[CloudEnded]:
         """Raises LeaseLostError, EngineUnavailableError, MetastoreUnavailableError; what was committed by then is."""
         if self._cluster_id is None:
-            self._cluster_id = await self._metastore.open_cluster(uuid.uuid4())
+            self._cluster_id = await self._metastore.find_cluster()
         writer = Writer(self._cluster_id, compactor_id)
         self._view.apply(await self._metastore.read_changes(self._view.revision))
         by_kind: dict[CloudWork, list[WorkRow]] = {}
@@ -162,7 +162,7 @@ class CloudWorker:
         if not planned:
             return ended
         logger.info("compacting %d partitions, %d bytes", len(planned), sum(plan.size_bytes for _, plan in planned))
-        done = await self._jobs.compact([plan for _, plan in planned], writer)
+        done = await self._jobs.compact([plan for _, plan in planned], writer, self._l1_bytes)
         for one in done:
             self._slack_ms.pop(one.plan.key, None)
             if one.is_late:
