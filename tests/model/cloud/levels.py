@@ -221,9 +221,10 @@ class Levels:
         first = l1[0].base if l1 else (l0[0] if l0 else len(store.log))
         boundary = min(first, offset)
         leveled = max(store.leveled, boundary)
-        lifted = {"stable": max(store.stable, boundary), "leveled": leveled, "cleaned": max(store.cleaned, boundary)}
         aborted = tuple(one for one in store.aborted if one[1] >= leveled)
-        return (store._replace(start=offset, l0=l0, l1=l1, aborted=aborted, **lifted), *state[1:])
+        stable, cleaned = max(store.stable, boundary), max(store.cleaned, boundary)
+        store = store._replace(start=offset, l0=l0, l1=l1, aborted=aborted, leveled=leveled)
+        return (store._replace(stable=stable, cleaned=cleaned), *state[1:])
 
     # Compactors
 
