@@ -104,6 +104,7 @@ bench-broker: ## Brokers beside Apache Kafka: throughput, latency, CPU, memory (
 bench-cloud: ## Cloud topics on a folder, on S3 and on S3 as slow as the real one, beside local ones (takes long)
 	@scripts/setup test
 	@$(BIN)/python -m benchmarks.cloud
+	@$(BIN)/python -m benchmarks.cloud_compaction
 
 .PHONY: bench-transactions
 bench-transactions: ## Transactions beside Apache Kafka, with one broker and with three (takes long)

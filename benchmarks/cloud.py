@@ -3,6 +3,8 @@
     python -m benchmarks.cloud                     # every line, about ten minutes
     python -m benchmarks.cloud --only s3 --seconds 10
 
+What compactors do is measured by `benchmarks.cloud_compaction`.
+
 Three brokers, and their clients, on this machine. Stores: a durable folder; versitygw (S3) on this machine; the same
 behind a proxy that delays each answer as S3 does (lognormal, p50 80 ms, p99 175 ms). Dollars are those of S3 Standard
 for requests: PUT $0.005, GET $0.0004 a thousand.

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from sexton.adapters.metastore import InProcessMetastore
+from sexton.adapters.metastore import InProcessMetastore, migrations
+from sexton.adapters.metastore.schema import SCHEMA_VERSION
 from sexton.client.errors import NotConnectedError
 from sexton.compaction.contract import Committed, PassResult, Plan
 from sexton.compactor.engine import EngineUnavailableError, PlanOutcome
@@ -23,7 +24,7 @@ from sexton.compactor.worker import (
     UNREACHABLE_PAUSE_MS,
     Compactor,
 )
-from sexton.errors import CorruptLogError, EnvironmentFailure
+from sexton.errors import CorruptLogError, EnvironmentFailure, UnsupportedFormatError
 from sexton.ports.metastore import BrokerStatus, MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow, WorkKey, WorkRow
 from sexton.protocol.private import RefusedError
@@ -401,3 +402,18 @@ async def test_work_whose_end_could_not_be_told_is_done_again_by_the_same_compac
     assert await compactor.turn(Lane.SMALL)
     assert world.committed == ["plan 0", "plan 0"]
     assert await world.due() == []
+
+
+async def test_a_compactor_of_an_older_build_ends_where_the_schema_is_a_newer_ones(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it has touched anything: what it does not know of it would not keep."""
+    compactor = await world.start(0)
+    with monkeypatch.context() as newer_build:
+        newer_build.setattr(migrations, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+        newer_build.setattr(migrations, "STEPS", (migrations.Step(SCHEMA_VERSION + 1, "", lambda session: None),))
+        await world.metastore.open_cluster(CLUSTER)
+    before = await world.metastore.read_compactors()
+    with pytest.raises(UnsupportedFormatError, match=r"A newer Sexton has opened this cluster"):
+        await compactor.run()
+    assert await world.metastore.read_compactors() == before

@@ -89,7 +89,7 @@ def _with_cluster(
         try:
             store = open_store(store_url)
             try:
-                return await work(metastore, store, await metastore.open_cluster(uuid.uuid4()))
+                return await work(metastore, store, await metastore.find_cluster())
             finally:
                 await store.close()
         finally:

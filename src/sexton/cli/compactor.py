@@ -16,6 +16,8 @@ import typer
 from sexton import extras
 from sexton.cli.logs import log_to
 from sexton.cli.processes import die_with, step_back
+from sexton.compactor.memory import master_within, parse_size
+from sexton.errors import UnsupportedFormatError
 
 
 def compactor(
@@ -36,8 +38,14 @@ def compactor(
         typer.Option(metavar="URL", help="The cluster's cloud.store.url, to level and compact cloud topics."),
     ] = None,
     memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory of Spark's driver, which does all the work in local mode.")
+        str, typer.Option(metavar="SIZE", help="Heap of Spark's driver. Tasks have memory of their own beside it.")
     ] = "1g",
+    memory_max: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="All memory of its processes, as in 4g: fewer tasks run at once. For local masters."
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="How others see it. This machine's name and the process, by default.")] = "",
     admin_listener: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Address of the HTTP endpoint: /metrics, /live.")
@@ -60,6 +68,9 @@ def compactor(
     step_back(nice)
     address = None if admin_listener is None else _address(admin_listener)
     limits = job_partitions, bytes_per_second
+    if memory_max is not None:
+        cores_count = len(os.sched_getaffinity(0))
+        master = master_within(master, parse_size(memory_max), parse_size(memory), cores_count)
     asyncio.run(_run(metastore, store, master, memory, remote, limits, name, address))
 
 
@@ -125,6 +136,9 @@ async def _run(
         await running
     except asyncio.CancelledError:
         logging.getLogger(__name__).info("compactor %s stops", name)
+    except UnsupportedFormatError as error:  # the log is all that is left of a child of `sexton up`
+        logging.getLogger(__name__).error("compactor %s ends: %s", name, error)
+        raise
     finally:
         pages.close()
         brokers.close()

@@ -11,8 +11,8 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sexton.client.errors import NotConnectedError
@@ -37,6 +37,9 @@ LEASE_MS: Final = 15_000
 RENEW_MS: Final = 3_000
 LOOK_MS: Final = 1_000
 """Interval at which a lane without work checks for some."""
+
+REFRESH_MS: Final = 2_000
+"""What is due of cloud topics is looked for by the lane that levels. While that is busy for longer, by any other."""
 
 FAILED_PAUSE_MS: Final = 30_000
 FAILED_PAUSE_MS_MAX: Final = 600_000
@@ -127,6 +130,9 @@ class Compactor:
         self._watch: CountWatch[uuid.UUID, int] = CountWatch()
         """Watches the leases of other compactors."""
         self._busy_ms = clock.monotonic_ms()
+        self._refreshed_ms = clock.monotonic_ms()
+        self._ahead: dict[tuple[WorkKey, int], int] = {}
+        """Of work that became due later than now, by the clock of whoever said so: when it was seen here first."""
         self._underway: set[WorkKey] = set()
         self.totals = Totals()
         self.due_count = 0
@@ -141,7 +147,8 @@ class Compactor:
         return self._name
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Runs until cancelled. Raises UnsupportedFormatError if the metastore's schema is of a newer build."""
+        await self._patiently(self._metastore.find_cluster)
         tasks = [asyncio.ensure_future(self._keep_lease())]
         try:
             await self.register()
@@ -159,12 +166,18 @@ class Compactor:
     # The lease
 
     async def register(self) -> None:
-        """Registers, and retries until the metastore answers: a new cluster's metastore is created by its first broker,
-        which may take a moment."""
+        """Registers, and retries until the metastore answers."""
+        await self._patiently(
+            lambda: self._metastore.register_compactor(CompactorRow(self._id, self._name, LEASE_MS, 0))
+        )
+
+    async def _patiently(self, call: Callable[[], Awaitable[object]]) -> None:
+        """A new cluster's metastore is made, and an older one brought up to date, by a broker, which may take a
+        moment."""
         attempts_count = 0
         while True:
             try:
-                await self._metastore.register_compactor(CompactorRow(self._id, self._name, LEASE_MS, 0))
+                await call()
                 return
             except MetastoreUnavailableError as error:
                 attempts_count += 1
@@ -222,13 +235,14 @@ class Compactor:
         monotonic_ms = self._clock.monotonic_ms()
         self._skipped_until_ms = {key: ms for key, ms in self._skipped_until_ms.items() if ms > monotonic_ms}
         others = {row.compactor_id for row in await self._metastore.read_compactors()} - {self._id}
-        # Work that is leased to us and not in progress was leased or ended while the metastore was unreachable: the
-        # response was lost.
-        if self._cloud is not None and lane is Lane.LEVEL:
+        if self._cloud is not None and (lane is Lane.LEVEL or monotonic_ms - self._refreshed_ms >= REFRESH_MS):
+            self._refreshed_ms = monotonic_ms
             await self._cloud.refresh()
         due = await self._metastore.read_work()
         self._forget_all_but({row.key for row in due})
-        rows = [row for row in due if row.holder not in others]
+        # Work that is leased to us and not in progress was leased or ended while the metastore was unreachable: the
+        # response was lost.
+        rows = [row for row in self._dated(due) if row.holder not in others]
         self.due_count = len(rows)
         await self._look_for_brokers()
         reachable = self._epochs.keys() - self._unreachable.keys()
@@ -253,6 +267,13 @@ class Compactor:
             self._underway -= keys
             self._busy_ms = self._clock.monotonic_ms()
         return True
+
+    def _dated(self, due: Sequence[WorkRow]) -> list[WorkRow]:
+        """A clock that is a day ahead would keep the work that it dates waiting for that day, behind all other."""
+        now_ms = self._clock.now_ms()
+        ahead = [one for one in ((row.key, row.since_ms) for row in due) if one[1] > now_ms or one in self._ahead]
+        self._ahead = {one: self._ahead.get(one, now_ms) for one in ahead}
+        return [replace(row, since_ms=self._ahead.get((row.key, row.since_ms), row.since_ms)) for row in due]
 
     async def _look_for_brokers(self) -> None:
         leases = await self._metastore.read_leases()

@@ -175,6 +175,12 @@ class Metastore(WorkQueue, CloudStore, Protocol):
         new."""
         ...
 
+    async def find_cluster(self) -> uuid.UUID:
+        """Returns the cluster's id, for those who are no broker: nothing is made, nothing migrated. Raises
+        MetastoreUnavailableError if there is no cluster yet or its schema is older than this build's (a broker of this
+        build brings it up to date), and UnsupportedFormatError if it is newer."""
+        ...
+
     async def read_changes(self, after_revision: int) -> Changes:
         """Returns the changes after a revision, in one consistent read. For 0, or a revision so old that later
         deletions are no longer known, returns a snapshot. A lease renewal is no change: `read_leases` shows those."""

@@ -12,7 +12,7 @@ from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnect
 from sexton.compaction.contract import Committed, PassResult, Plan
 from sexton.compactor.brokers import Brokers
 from sexton.compactor.cloud.engine import Register
-from sexton.compactor.cloud.plans import Compacted, Output, PartitionPlan, Writer, WrittenL1
+from sexton.compactor.cloud.plans import L1_BYTES, Compacted, Output, PartitionPlan, Writer, WrittenL1
 from sexton.compactor.cloud.reference import ReferenceCloudEngine
 from sexton.compactor.cloud.work import CloudWorker
 from sexton.compactor.engine import PlanOutcome
@@ -80,9 +80,11 @@ class _SlowCloudEngine(ReferenceCloudEngine):
         await asyncio.sleep(self._job_ms_max * self._rng.random() / 2000)
         return made
 
-    async def compact(self, plans: Sequence[PartitionPlan], register: Register, writer: Writer) -> list[Compacted]:
+    async def compact(
+        self, plans: Sequence[PartitionPlan], register: Register, writer: Writer, l1_bytes: int = L1_BYTES
+    ) -> list[Compacted]:
         await asyncio.sleep(self._job_ms_max * self._rng.random() / 2000)
-        made = await super().compact(plans, register, writer)
+        made = await super().compact(plans, register, writer, l1_bytes)
         await asyncio.sleep(self._job_ms_max * self._rng.random() / 2000)
         return made
 

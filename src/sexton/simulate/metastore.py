@@ -269,6 +269,10 @@ class SimulatedMetastore:
         answer: uuid.UUID = await self._call("open_cluster", proposed)
         return answer
 
+    async def find_cluster(self) -> uuid.UUID:
+        answer: uuid.UUID = await self._call("find_cluster")
+        return answer
+
     async def read_changes(self, after_revision: int) -> Changes:
         answer: Changes = await self._call("read_changes", after_revision)
         return answer

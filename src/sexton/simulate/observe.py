@@ -15,6 +15,7 @@ UNTOLD = (
     "read_leases",
     "renew_lease",
     "open_cluster",
+    "find_cluster",
     "expire_owners",
     "read_collection",
     "collect",

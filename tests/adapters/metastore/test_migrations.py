@@ -240,3 +240,28 @@ async def test_a_newer_schema_is_refused_with_what_to_do_and_left_alone(
     with pytest.raises(UnsupportedFormatError, match=rf"schema {newer}.*up to {newer - 1}.*run that one") as refused:
         await store.open_cluster(CLUSTER)
     assert refused.value.exit_code == 76
+    with pytest.raises(UnsupportedFormatError, match="run that one"):
+        await store.find_cluster()
+
+
+async def test_who_is_no_broker_finds_the_cluster_and_makes_none(opener: Opener) -> None:
+    store = opener()
+    with pytest.raises(MetastoreUnavailableError, match=r"holds no cluster.*Start a broker"):
+        await store.find_cluster()
+    with pytest.raises(MetastoreUnavailableError):
+        await store.read_changes(0)
+    assert await store.open_cluster(CLUSTER) == await store.find_cluster() == CLUSTER
+
+
+@every_old_schema
+async def test_who_is_no_broker_migrates_nothing(name: str, url: str) -> None:
+    old_schemas.make(name, url)
+    before = version_in(url)
+    store = open_metastore(url)
+    try:
+        if before < schema.SCHEMA_VERSION:
+            with pytest.raises(MetastoreUnavailableError, match=rf"schema {before}.*Start a broker of this build"):
+                await store.find_cluster()
+    finally:
+        await store.close()
+    assert version_in(url) == before

@@ -14,6 +14,7 @@ import pytest
 
 from sexton.adapters.clock import SystemClock
 from sexton.compaction.cloud_due import DueLimits, due_work
+from sexton.compactor.cloud import planning, plans
 from sexton.compactor.cloud.future import FutureTimes
 from sexton.compactor.cloud.jobs import TOO_LATE
 from sexton.compactor.cloud.reference import ReferenceCloudEngine
@@ -484,6 +485,59 @@ def test_a_compaction_that_took_too_long_tells_of_no_horizon_that_has_passed_and
     with_machines(work, **{"delete.retention.ms": "0"})
 
 
+def test_a_commit_that_a_metastore_away_made_late_is_not_sent_any_more() -> None:
+    """C8, too: the job was quick enough, its commit was not. The next leader's map would have lost the tombstone right
+    after a reader of the last one had seen the value."""
+
+    async def work(one: Broker, machine: Machine, _: Machine) -> None:
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        await one.append(keyed(b"k", b"v"), keyed(b"k", None), keyed(b"other", b"v"))
+        await one.host.world.fence(1)
+        await machine.turn(Lane.LEVEL)
+        asked: list[int] = []
+
+        def away_for_minutes(operation: str) -> str | None:
+            if operation != "commit_compactions" or len(asked) == 3:
+                return None
+            asked.append(machine.clock.offset_ms)
+            machine.clock.offset_ms += 60_000
+            return "before"
+
+        machine.metastore.loses = away_for_minutes
+        await machine.turn(Lane.SMALL)
+        assert (await machine.outcomes())[-1] == (CloudWork.COMPACT, TOO_LATE)
+        assert (await one.host.world.row()).compaction_epoch == 0
+        objects = (await one.host.world.check()).objects.values()
+        states = {each.state for each in objects if each.owner.kind is OwnerKind.COMPACTOR}
+        assert ObjectState.PENDING not in states, "a commit that is still on its way finds nothing to commit"
+        machine.metastore.loses = lambda operation: None
+        await machine.turn(Lane.SMALL)
+        row = await one.host.world.row()
+        assert (row.compaction_epoch, row.cleaned_offset) == (1, 3)
+        assert row.horizon_ms >= machine.clock.now_ms() + 20_000
+
+    with_machines(work, **{"delete.retention.ms": "0"})
+
+
+def test_a_compaction_that_has_not_read_all_of_l1_calls_nothing_else_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More extents than one plan may have: what lies above them still has its older values, and stays dirty."""
+    monkeypatch.setattr(planning, "COMPACTION_EXTENTS_MAX", 2)
+    monkeypatch.setattr(planning, "PAGE", 2)
+
+    async def work(one: Broker, machine: Machine, _: Machine) -> None:
+        for number in range(4):
+            await write(one, b"old %d" % number, b"other")
+            await machine.turn(Lane.LEVEL)
+        assert len(await one.host.world.extents()) == 4
+        await machine.turn(Lane.SMALL)
+        row = await one.host.world.row()
+        assert (row.cleaned_offset, row.leveled_offset) == (4, 8)
+        assert row.dirty_bytes > 0
+
+    with_machines(work)
+
+
 def test_a_time_that_a_fast_clock_wrote_delays_leveling_only_as_long_as_any_other() -> None:
     """A broker's clock was a day ahead when it wrote: for that day nothing was leveled."""
     config = TopicConfig(cleanup_policy=frozenset({"compact"}), max_compaction_lag_ms=HOUR_MS)
@@ -515,6 +569,58 @@ def test_a_lane_of_its_own_keeps_leveling_from_waiting_for_compactions() -> None
     ]
     chosen = {lane: [row.key.broker_id for row in choose(rows, lane, Limits())] for lane in Lane}
     assert chosen == {Lane.SMALL: [3], Lane.LARGE: [-1], Lane.LEVEL: [-2]}, "a job is on disks or in the store"
+
+
+def test_what_becomes_overdue_or_much_larger_while_it_waits_is_published_as_such() -> None:
+    """It was due before; its turn, and what fits into one job with it, depend on what it is now."""
+
+    async def work(one: Broker, machine: Machine, _: Machine) -> None:
+        minutes_ms = 60_000
+        await one.host.world.store.change_settings(ConfigScope.BROKER, "", {"cloud.level.ms": str(10 * minutes_ms)})
+        await write(one, b"a")
+        machine.clock.offset_ms += 11 * minutes_ms
+        await machine.cloud.refresh()
+        (before,) = await machine.metastore.read_work()
+        assert before.overdue_ms == 0
+        await write(one, *(b"x" * 200 for _ in range(8)))
+        await machine.cloud.refresh()
+        (larger,) = await machine.metastore.read_work()
+        assert larger.total_bytes > 4 * before.total_bytes
+        machine.clock.offset_ms += 10 * minutes_ms
+        await machine.cloud.refresh()
+        (overdue,) = await machine.metastore.read_work()
+        assert overdue.overdue_ms > 0
+        assert overdue.since_ms == larger.since_ms == before.since_ms
+        calls = machine.metastore.calls.count("publish_cloud_work")
+        await machine.cloud.refresh()
+        assert machine.metastore.calls.count("publish_cloud_work") == calls, "nothing new is written"
+
+    with_machines(work)
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_runs_stay_small_enough_for_a_task_however_large_objects_are(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of a compaction or a merge holds one run in memory."""
+    monkeypatch.setattr(plans, "RUN_BYTES_MAX", 130)
+
+    async def work(one: Broker, machine: Machine, _: Machine) -> None:
+        await write(one, *(b"%d" % number for number in range(6)))
+        assert await machine.turn(Lane.LEVEL) == [True]
+        page = await one.host.world.store.read_extents(A, 0, 10)
+        assert page is not None
+        assert [(each.base_offset, each.end_offset) for each in page.extents] == [(0, 2), (2, 4), (4, 6)]
+        assert len({each.object_id for each in page.extents}) == 1, "in one object"
+        assert all(each.size_bytes < 130 + 80 for each in page.extents)
+        if policy == "compact":
+            await machine.turn(Lane.SMALL)
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        found = [value for _, _, value in records(await one.read_all())]
+        assert found == ([b"4", b"5"] if policy == "compact" else [b"%d" % number for number in range(6)])
+
+    with_machines(work, cleanup_policy=policy)
 
 
 def test_the_answer_to_a_commit_is_asked_for_until_it_comes() -> None:

@@ -1,4 +1,5 @@
-"""Makes the tables, or brings those of an older build up to date: `open_cluster`.
+"""Makes the tables, or brings those of an older build up to date: `open_cluster`. Brokers do so; all others only look
+which cluster this is, and whether they know its schema: `find_cluster`.
 
 `sexton_cluster.schema_version` says which step was the last. Each step is one transaction that also writes its number,
 under a lock that all who open the cluster take: brokers that start at once wait for each other, and a broker that dies
@@ -37,7 +38,7 @@ from sexton.adapters.metastore.schema import (
 )
 from sexton.adapters.metastore.session import Session
 from sexton.errors import UnsupportedFormatError
-from sexton.ports.metastore import Storage
+from sexton.ports.metastore import MetastoreUnavailableError, Storage
 
 
 class Step(NamedTuple):
@@ -98,6 +99,22 @@ def open_cluster(session: Session, proposed: uuid.UUID) -> uuid.UUID:
                 return cluster_id
             step.apply(session)
             session.execute(update(cluster).where(cluster.c.id == ONLY_ROW).values(schema_version=step.version))
+
+
+def find_cluster(session: Session) -> uuid.UUID:
+    with session.reading():
+        found = _known_cluster(session)
+    if found is None:
+        raise MetastoreUnavailableError(
+            "the metastore holds no cluster", remedy="Start a broker: it makes the cluster when it opens it"
+        )
+    cluster_id, version = found
+    if version < SCHEMA_VERSION:
+        raise MetastoreUnavailableError(
+            f"the metastore has schema {version}, and this build needs schema {SCHEMA_VERSION}",
+            remedy="Start a broker of this build: it brings the tables up to date",
+        )
+    return cluster_id
 
 
 def _known_cluster(session: Session) -> tuple[uuid.UUID, int] | None:

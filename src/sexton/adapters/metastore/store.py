@@ -59,6 +59,9 @@ class SqlMetastore:
     async def open_cluster(self, proposed: uuid.UUID) -> uuid.UUID:
         return await self.run(migrations.open_cluster, proposed)
 
+    async def find_cluster(self) -> uuid.UUID:
+        return await self.run(migrations.find_cluster)
+
     async def read_changes(self, after_revision: int) -> Changes:
         return await self.run(reading.read_changes, after_revision)
 

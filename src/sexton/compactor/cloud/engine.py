@@ -20,6 +20,9 @@ class CloudEngine(Protocol):
         """Writes each output: L0 becomes settled, what is L1 already is copied. Returns them in order."""
         ...
 
-    async def compact(self, plans: Sequence[PartitionPlan], register: Register, writer: Writer) -> list[Compacted]:
-        """Compacts each partition by its terms. Returns the results in the order of the plans."""
+    async def compact(
+        self, plans: Sequence[PartitionPlan], register: Register, writer: Writer, l1_bytes: int
+    ) -> list[Compacted]:
+        """Compacts each partition by its terms, into objects of about that size. Returns the results in the order of
+        the plans."""
         ...

@@ -18,7 +18,16 @@ from sexton.compaction.due import Leftovers
 from sexton.compaction.fates import START_HORIZON, count
 from sexton.compaction.watermarks.replica import Pair
 from sexton.compactor.cloud.engine import CloudEngine
-from sexton.compactor.cloud.plans import Compacted, Output, PartitionPlan, Writer, WrittenL1, extent_of, group
+from sexton.compactor.cloud.plans import (
+    L1_BYTES,
+    Compacted,
+    Output,
+    PartitionPlan,
+    Writer,
+    WrittenL1,
+    extent_of,
+    group,
+)
 from sexton.errors import DamagedObjectError, SextonError
 from sexton.ports.clock import Clock
 from sexton.ports.cloud import (
@@ -34,7 +43,7 @@ from sexton.ports.cloud import (
 from sexton.ports.object_names import ObjectName, new_object_id
 from sexton.ports.objects import ObjectStore
 from sexton.records.objects import Level as ObjectLevel
-from sexton.types import INT64_MAX, OFFSET_MAX
+from sexton.types import INT64_MAX, OFFSET_MAX, PartitionId
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +56,10 @@ WHY: Final = {
 
 
 TOO_LATE: Final = "refused: the job took so long that tombstones could have gone as soon as it was known (C8)"
+
+
+class _TooLateError(Exception):
+    """Of a compaction: it must not be sent any more."""
 
 
 @dataclass(slots=True)
@@ -98,29 +111,20 @@ class CloudJobs:
         self, plans: Sequence[PartitionPlan], made: WrittenL1, done: Sequence[Done], ids: _Ids
     ) -> None:
         numbers = {plan.key: number for number, plan in enumerate(plans)}
-        parts = [
-            LeveledPartition(
-                topic_id=run.topic_id,
-                partition=run.partition,
-                base_offset=run.base_offset,
-                end_offset=run.end_offset,
-                extents=[extent_of(run, made.object_id)],
-            )
-            for run in made.runs
-        ]
+        parts = _parts(made)
         now_ms = self._clock.now_ms()
         told = await self._known(lambda: self._metastore.commit_level(ids.owner, [made.written], parts, now_ms))
         ids.committed.add(made.object_id)
-        for run, outcome in zip(made.runs, told, strict=True):
-            self._note(done[numbers[run.topic_id, run.partition]], outcome, run.size_bytes)
+        for part, outcome in zip(parts, told, strict=True):
+            self._note(done[numbers[part.topic_id, part.partition]], outcome, _size(part.extents))
 
     # Compaction and merging
 
-    async def compact(self, plans: Sequence[PartitionPlan], writer: Writer) -> list[Done]:
+    async def compact(self, plans: Sequence[PartitionPlan], writer: Writer, l1_bytes: int = L1_BYTES) -> list[Done]:
         ids = _Ids(self, writer)
         done = [Done(plan) for plan in plans]
         try:
-            made = await self._engine.compact(plans, ids.register, writer)
+            made = await self._engine.compact(plans, ids.register, writer, l1_bytes)
             for number, one in enumerate(made):
                 done[number].fates = one.fates
                 done[number].error = "" if one.failure is None else str(one.failure)
@@ -172,19 +176,30 @@ class CloudJobs:
             return
         written = [one.written for one in objects.values()]
         now_ms = self._clock.now_ms()
-        late = [number for number in numbers if _is_too_late(plans[number], made[number], now_ms)]
-        if late:
+
+        async def commit() -> Sequence[Outcome]:
+            """A metastore that was away meanwhile makes a commit late, too. What was sent in time may have been
+            carried out; if it was not, its objects are given back, and it never will be."""
+            if any(self._is_too_late(plans[number], made[number]) for number in numbers):
+                raise _TooLateError
+            return await self._metastore.commit_compactions(ids.owner, written, changes, now_ms)
+
+        try:
+            told = await self._known(commit)
+        except _TooLateError:
             for number in numbers:
                 done[number].error, done[number].is_refused = TOO_LATE, True
+                done[number].is_late = self._is_too_late(plans[number], made[number])
                 self.wasted_bytes += plans[number].size_bytes
-            for number in late:
-                done[number].is_late = True
             return
-        told = await self._known(lambda: self._metastore.commit_compactions(ids.owner, written, changes, now_ms))
         ids.committed |= objects.keys()
         for number, change, outcome in zip(numbers, changes, told, strict=True):
             left = plans[number].size_bytes - _size(change.inputs) + _size(change.outputs)
             self._note(done[number], outcome, left)
+
+    def _is_too_late(self, plan: PartitionPlan, made: Compacted) -> bool:
+        """Who has read a value in the map of before must find the tombstone in the next one."""
+        return _starts_horizons(plan, made) and self._clock.now_ms() > plan.commit_by_ms
 
     # What they have in common
 
@@ -255,6 +270,23 @@ class _Ids:
                 raise
 
 
+def _parts(made: WrittenL1) -> list[LeveledPartition]:
+    """What an object has of each partition: one run, or several that follow each other."""
+    extents: dict[PartitionId, list[Extent]] = {}
+    for run in made.runs:
+        extents.setdefault((run.topic_id, run.partition), []).append(extent_of(run, made.object_id))
+    return [
+        LeveledPartition(
+            topic_id=topic_id,
+            partition=partition,
+            base_offset=some[0].base_offset,
+            end_offset=some[-1].end_offset,
+            extents=some,
+        )
+        for (topic_id, partition), some in extents.items()
+    ]
+
+
 def replacement_of(plan: PartitionPlan, made: Compacted) -> Replacement:
     """Inputs are the extents that tile what the runs tile. Raises ValueError if there are none such."""
     outputs = [
@@ -283,11 +315,8 @@ def replacement_of(plan: PartitionPlan, made: Compacted) -> Replacement:
     )
 
 
-def _is_too_late(plan: PartitionPlan, made: Compacted, now_ms: int) -> bool:
-    """Who has read a value in the map of before must find the tombstone in the next one."""
-    if plan.terms is None or not count(made.fates, START_HORIZON):
-        return False
-    return now_ms > plan.commit_by_ms
+def _starts_horizons(plan: PartitionPlan, made: Compacted) -> bool:
+    return plan.terms is not None and count(made.fates, START_HORIZON) > 0
 
 
 def _horizon_ms(plan: PartitionPlan, made: Compacted) -> int:

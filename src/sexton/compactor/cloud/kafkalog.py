@@ -188,8 +188,8 @@ class CloudReader(PushingKafkaLogReader):
 
     async def _plan_topic(self, metastore: Metastore, name: str) -> list[CloudSource]:
         """Pinned before anything is read: what is planned on stays."""
+        cluster_id = await metastore.find_cluster()
         await metastore.pin(uuid.uuid4(), "kafkalog", f"a query of {name}", self.place.pin_rounds)
-        cluster_id = await metastore.open_cluster(uuid.uuid4())
         known = await metastore.read_changes(0)
         topic = next((one for one in known.topics if one.name == name), None)
         placed = [] if topic is None else [row for row in known.partitions if row.topic_id == topic.topic_id]

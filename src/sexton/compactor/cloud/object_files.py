@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from sexton.adapters.objects.blocking import BlockingStore, Upload
 from sexton.compaction.chunking import Extent as Range
 from sexton.compaction.chunking import Output
-from sexton.compactor.cloud.plans import Writer, WrittenL1
+from sexton.compactor.cloud.plans import RUN_BYTES_MAX, Writer, WrittenL1
 from sexton.errors import EnvironmentFailure
 from sexton.ports.cloud import Extent, ObjectId
 from sexton.ports.object_names import ObjectName
@@ -93,7 +93,7 @@ class ObjectsWriter:
         self.written: list[WrittenL1] = []
 
     def continues(self, key: PartitionId, base_offset: int) -> bool:
-        return self._open == (key, base_offset) and self._run_bytes < self._l1_bytes
+        return self._open == (key, base_offset) and self._run_bytes < min(self._l1_bytes, RUN_BYTES_MAX)
 
     def begin(self, key: PartitionId, base_offset: int, *, epoch: int, cleaned_offset: int = NO_OFFSET) -> None:
         if self._encoder is not None and self._encoder.size_bytes >= self._l1_bytes and self._ids:

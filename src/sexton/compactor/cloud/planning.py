@@ -27,7 +27,9 @@ from sexton.types import OFFSET_MAX, PartitionId
 
 PAGE: Final = 1_000
 PLAN_EXTENTS_MAX: Final = 20_000
-"""Of one partition in one job: what is left is leveled by the next."""
+"""Of one partition's L0 in one job: what is left is leveled by the next."""
+COMPACTION_EXTENTS_MAX: Final = 200_000
+"""Of one partition's L1 in one job, which must read all of it from the start on: 12 TB of full extents."""
 
 PLAN_BYTES_MAX: Final = 512 << 20
 """Of one partition's L0 in one job."""
@@ -57,8 +59,11 @@ async def plan_compaction(
 ) -> PartitionPlan | None:
     """L1 from the start up to the bound: the leveled offset, or the first extent that min.compaction.lag.ms forbids.
     `slack_ms` is how long the job may take."""
-    found = await _read(metastore, key, lambda row: row.start_offset, lambda row: row.leveled_offset, Level.L1)
-    if found is None or not config.compacts:
+    if not config.compacts:
+        return None
+    limit = COMPACTION_EXTENTS_MAX
+    found = await _read(metastore, key, lambda row: row.start_offset, lambda row: row.leveled_offset, Level.L1, limit)
+    if found is None:
         return None
     row, extents, _ = found
     bound = _bound(row, extents, config, now_ms)
@@ -113,24 +118,27 @@ def why_not(plan: PartitionPlan, config: TopicConfig, now_ms: int) -> str:
 
 def small_neighbours(extents: Sequence[Extent]) -> tuple[Extent, ...]:
     stretch: list[Extent] = []
+    size_bytes = 0
     for extent in extents:
         if extent.size_bytes >= MERGE_BYTES:
             if len(stretch) > MERGE_RUNS:
                 break
-            stretch = []
+            stretch, size_bytes = [], 0
         else:
             stretch.append(extent)
-            if sum(one.size_bytes for one in stretch) >= L1_BYTES:
+            size_bytes += extent.size_bytes
+            if size_bytes >= L1_BYTES:
                 break
     return tuple(stretch) if len(stretch) > MERGE_RUNS else ()
 
 
 def _bound(row: CloudPartitionRow, extents: Sequence[Extent], config: TopicConfig, now_ms: int) -> int:
+    """What was not read becomes no cleaner: the bound is never above the last extent that was."""
+    leveled = extents[-1].end_offset
     summaries = [
         SegmentSummary(one.base_offset, one.size_bytes, one.first_timestamp_ms, one.max_timestamp_ms) for one in extents
     ]
-    summaries.append(SegmentSummary(row.leveled_offset, 0, -1, now_ms))
-    leveled = row.leveled_offset
+    summaries.append(SegmentSummary(leveled, 0, -1, now_ms))
     return cleanable_bound(
         summaries, max(row.cleaned_offset, row.start_offset), leveled, leveled, now_ms, config
     ).offset
@@ -142,6 +150,7 @@ async def _read(
     first: Callable[[CloudPartitionRow], int],
     last: Callable[[CloudPartitionRow], int],
     level: Level,
+    limit: int = PLAN_EXTENTS_MAX,
 ) -> tuple[CloudPartitionRow, list[Extent], list[AbortedRow]] | None:
     """The extents of a level between two offsets of the row, and what is aborted among them. None if there is nothing,
     or it has moved meanwhile."""
@@ -150,7 +159,7 @@ async def _read(
         return None
     row, extents, aborted = page.row, list[Extent](), dict[int, AbortedRow]()
     at, end = first(row), last(row)
-    while at < end and len(extents) < PLAN_EXTENTS_MAX:
+    while at < end and len(extents) < limit:
         page = await metastore.read_extents(key, at, PAGE)
         if page is None or _has_moved(row, page.row):
             return None

@@ -28,6 +28,9 @@ from sexton.types import PartitionId
 L1_BYTES: Final = 64 << 20
 """Of an object of L1, about."""
 
+RUN_BYTES_MAX: Final = 64 << 20
+"""Of one run of L1, about, however large objects are: a task of a compaction or a merge holds one run in memory."""
+
 ATTEMPTS_MAX: Final = 4
 """Ids that are registered for each output: an attempt that was given up may still be writing under its own."""
 
@@ -138,18 +141,24 @@ class Compacted:
 
 
 def group(plans: Sequence[PartitionPlan], l1_bytes: int = L1_BYTES) -> list[Output]:
-    """Cuts the plans into outputs of about that size, at the boundaries of extents. Small partitions share one."""
+    """Cuts the plans into outputs of about that size, at the boundaries of extents. Small partitions share one, a large
+    partition has several runs in it."""
     outputs: list[Output] = []
     pieces: list[Piece] = []
     filled = 0
     for number in sorted(range(len(plans)), key=lambda one: plans[one].key):
         pending: list[Extent] = []
+        run_bytes = 0
         for extent in plans[number].extents:
             pending.append(extent)
             filled += extent.size_bytes
+            run_bytes += extent.size_bytes
+            if filled >= l1_bytes or run_bytes >= RUN_BYTES_MAX:
+                pieces.append(Piece(number, tuple(pending)))
+                pending, run_bytes = [], 0
             if filled >= l1_bytes:
-                outputs.append((*pieces, Piece(number, tuple(pending))))
-                pieces, pending, filled = [], [], 0
+                outputs.append(tuple(pieces))
+                pieces, filled = [], 0
         if pending:
             pieces.append(Piece(number, tuple(pending)))
     return [*outputs, tuple(pieces)] if pieces else outputs

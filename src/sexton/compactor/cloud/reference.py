@@ -10,7 +10,7 @@ from dataclasses import replace
 from sexton.compaction import reference, rules
 from sexton.compaction.rules import Action
 from sexton.compactor.cloud.engine import Register
-from sexton.compactor.cloud.plans import Compacted, Output, PartitionPlan, Piece, Writer, WrittenL1
+from sexton.compactor.cloud.plans import L1_BYTES, Compacted, Output, PartitionPlan, Piece, Writer, WrittenL1
 from sexton.errors import SextonError
 from sexton.ports.cloud import AbortedRow, Extent, Level, ObjectId
 from sexton.ports.object_names import ObjectName
@@ -64,7 +64,9 @@ class ReferenceCloudEngine:
         read_batches(data, ObjectLevel(int(extent.level)), extent.base_offset, extent.end_offset, place)
         return list(decode_all(data, place))
 
-    async def compact(self, plans: Sequence[PartitionPlan], register: Register, writer: Writer) -> list[Compacted]:
+    async def compact(
+        self, plans: Sequence[PartitionPlan], register: Register, writer: Writer, l1_bytes: int = L1_BYTES
+    ) -> list[Compacted]:
         return [await self._compact(plan, register, writer) for plan in plans]
 
     async def _compact(self, plan: PartitionPlan, register: Register, writer: Writer) -> Compacted:

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 class SparkCloudEngine:
     """Implements `engine.CloudEngine`."""
 
-    def __init__(self, spark: SparkEngine, store_url: str, *, l1_bytes: int = L1_BYTES) -> None:
+    def __init__(self, spark: SparkEngine, store_url: str) -> None:
         self._spark = spark
         self._store = BlockingStore(store_url)
-        self._l1_bytes = l1_bytes
 
     async def level(
         self, plans: Sequence[PartitionPlan], outputs: Sequence[Output], register: Register, writer: Writer
@@ -34,12 +33,14 @@ class SparkCloudEngine:
         dealt = [[[ids.pop()] for _ in range(ATTEMPTS_MAX)] for _ in outputs]
         return await self._spark.call(_level, plans, outputs, dealt, self._store, writer)
 
-    async def compact(self, plans: Sequence[PartitionPlan], register: Register, writer: Writer) -> list[Compacted]:
+    async def compact(
+        self, plans: Sequence[PartitionPlan], register: Register, writer: Writer, l1_bytes: int = L1_BYTES
+    ) -> list[Compacted]:
         from sexton.compactor.cloud.spark_compact import ids_needed
 
-        prepared = await self._spark.call(_prepare, plans, self._l1_bytes, writer)
+        prepared = await self._spark.call(_prepare, plans, l1_bytes, writer)
         ids = await register(ids_needed(prepared))
-        return await self._spark.call(_compact, plans, prepared, ids, self._store, writer, self._l1_bytes)
+        return await self._spark.call(_compact, plans, prepared, ids, self._store, writer, l1_bytes)
 
 
 def _level(

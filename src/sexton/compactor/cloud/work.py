@@ -82,7 +82,8 @@ class CloudWorker:
     # What is due
 
     async def refresh(self) -> None:
-        """Publishes what is due, if that is not what was published before. Raises MetastoreUnavailableError."""
+        """Publishes what is due, if that is not what was published before, or is much more of it, or has become
+        overdue. Raises MetastoreUnavailableError."""
         self._view.apply(await self._metastore.read_changes(self._view.revision))
         if not any(row.is_cloud for row in self._view.partitions()) and not self._published:
             return
@@ -94,11 +95,10 @@ class CloudWorker:
             placed = self._view.partition_by_id(row.topic_id, row.partition)
             if topic is not None and placed is not None and placed.is_cloud:
                 due += due_work(row, topic.name, self.config_of(topic.name), now_ms, limits)
-        keys = {row.key for row in due}
-        known = {row.key for row in await self._metastore.read_work() if row.key.is_cloud}
-        if keys != known:
+        known = {row.key: _urgency(row) for row in await self._metastore.read_work() if row.key.is_cloud}
+        if known != {row.key: _urgency(row) for row in due}:
             await self._metastore.publish_cloud_work(due)
-        self._published = keys
+        self._published = {row.key for row in due}
 
     def config_of(self, topic: str) -> TopicConfig:
         return with_overrides(self._view, {}, NO_BROKER, self._settings_of(topic))
@@ -119,7 +119,7 @@ class CloudWorker:
     async def carry_out(self, rows: Sequence[WorkRow], compactor_id: uuid.UUID) -> list[CloudEnded]:
         """Raises LeaseLostError, EngineUnavailableError, MetastoreUnavailableError; what was committed by then is."""
         if self._cluster_id is None:
-            self._cluster_id = await self._metastore.open_cluster(uuid.uuid4())
+            self._cluster_id = await self._metastore.find_cluster()
         writer = Writer(self._cluster_id, compactor_id)
         self._view.apply(await self._metastore.read_changes(self._view.revision))
         by_kind: dict[CloudWork, list[WorkRow]] = {}
@@ -162,7 +162,7 @@ class CloudWorker:
         if not planned:
             return ended
         logger.info("compacting %d partitions, %d bytes", len(planned), sum(plan.size_bytes for _, plan in planned))
-        done = await self._jobs.compact([plan for _, plan in planned], writer)
+        done = await self._jobs.compact([plan for _, plan in planned], writer, self._l1_bytes)
         for one in done:
             self._slack_ms.pop(one.plan.key, None)
             if one.is_late:
@@ -189,3 +189,8 @@ class CloudWorker:
                 return await plan((row.key.topic_id, row.key.partition), row)
 
         return list(zip(rows, await asyncio.gather(*map(one, rows)), strict=True))
+
+
+def _urgency(row: WorkRow) -> tuple[bool, int]:
+    """What decides when it is taken, and with what else: whether it is overdue, and how large it is, roughly."""
+    return row.overdue_ms > 0, row.total_bytes.bit_length()
