@@ -16,7 +16,7 @@ def _believes_all(batch: Batch, aborted: Sequence[AbortedRow]) -> bool:
     return False
 
 
-def _is_never_late(plan: PartitionPlan, made: Compacted, now_ms: int) -> bool:
+def _is_never_late(self: jobs.CloudJobs, plan: PartitionPlan, made: Compacted) -> bool:
     return False
 
 
@@ -25,7 +25,7 @@ LEVELED: dict[str, Break] = {
     "C8": Break(
         (
             Patch(planning, "HORIZON_MS_MIN", 0),
-            Patch(jobs, "_is_too_late", _is_never_late),
+            Patch(jobs.CloudJobs, "_is_too_late", _is_never_late),
             Patch(work, "SLACK_MS_MIN", 0),
         ),
         Profile.LEVELED,
