@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,6 +83,35 @@ def test_a_watcher_that_could_not_look_starts_anew() -> None:
     assert not watch.has_run_out(ONE)
     watch.observe({1: (EPOCH, 7)}, 61_200)
     assert watch.has_run_out(ONE)
+
+
+def looked_at_by_two(watch: LeaseWatch, *looks: tuple[int, int, int]) -> LeaseWatch:
+    """Looks of broker 2, which has a lease of its own: when, the count of broker 1, its own count."""
+    for now_ms, count, own_count in looks:
+        watch.observe({1: (EPOCH, count), 2: (EPOCH, own_count)}, now_ms)
+    return watch
+
+
+@pytest.mark.parametrize("silence_ms", [900, 1_000, 1_100, 1_500, 60_000])
+def test_who_could_not_renew_itself_does_not_take_others_for_dead(silence_ms: int) -> None:
+    """The metastore could be read all the time, not written: the first one to renew must not fence the others."""
+    looks = [(now, 7 + now // 200, 7 + now // 200) for now in range(0, 1000, 50)]
+    last = looks[-1][1]
+    looks += [(now, last, last) for now in range(1000, 1000 + silence_ms, 50)]
+    back_ms = 1000 + silence_ms
+    watch = looked_at_by_two(LeaseWatch(2, 1000), *looks, (back_ms, last, last + 1))
+    assert not watch.has_run_out(ONE)
+    looked_at_by_two(watch, *((back_ms + past, last, last + 1 + past // 200) for past in range(50, 1101, 50)))
+    assert not watch.has_run_out(ONE)
+    looked_at_by_two(watch, (back_ms + 1_150, last, last + 9))
+    assert watch.has_run_out(ONE), "it had its time since others could renew"
+
+
+@pytest.mark.parametrize("renew_ms", [200, 500, 700])
+def test_who_renews_sees_others_run_out(renew_ms: int) -> None:
+    watch = looked_at_by_two(LeaseWatch(2, 1000), *((now, 7, now // renew_ms) for now in range(0, 1101, 50)))
+    assert not watch.has_run_out(ONE)
+    assert looked_at_by_two(watch, (1_150, 7, 1_150 // renew_ms)).has_run_out(ONE)
 
 
 def test_another_process_with_the_same_count_is_another_lease() -> None:

@@ -83,6 +83,14 @@ def goes_away_and_comes_back(cluster: SextonCluster, away: Any, back: Any) -> No
     assert [cluster.pid(node_id) for node_id in cluster.node_ids] == pids
 
 
+def nobody_is_fenced(cluster: SextonCluster, away: Any, back: Any) -> None:
+    logs = [Watched(cluster, node_id) for node_id in cluster.node_ids]
+    for log in logs:
+        log.new_log()
+    goes_away_and_comes_back(cluster, away, back)
+    assert not any("fencing broker" in log.new_log() for log in logs)
+
+
 def _create_topic(wire: Wire) -> ErrorCode:
     topic = {"name": "never", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     (told,) = wire.call(CREATE_TOPICS, 5, {"topics": [topic], "timeout": 1000, "validate_only": False}).topics
@@ -95,6 +103,22 @@ def test_postgresql_is_stopped_and_started_again(cluster: SextonCluster, postgre
 
 def test_postgresql_hangs_for_a_while(cluster: SextonCluster, postgres: Postgres) -> None:
     goes_away_and_comes_back(cluster, postgres.pause, postgres.resume)
+
+
+def test_postgresql_that_can_only_be_read_for_a_while_makes_nobody_dead(
+    cluster: SextonCluster, postgres: Postgres
+) -> None:
+    """Everybody sees that nobody renews, and the first one that can write again must not fence the others for it: the
+    ISR would be that one alone, when all are well."""
+    database = cluster.metastore_url.rpartition("/")[2]
+    with psycopg.connect(postgres.url(database)) as connection:
+
+        def lock() -> None:
+            tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+            for (name,) in tables:
+                connection.execute(f'LOCK TABLE "{name}" IN EXCLUSIVE MODE'.encode())
+
+        nobody_is_fenced(cluster, lock, connection.rollback)
 
 
 def test_a_broker_that_starts_without_its_metastore_waits_for_it(cluster: SextonCluster, postgres: Postgres) -> None:
@@ -157,5 +181,5 @@ def test_a_locked_sqlite_file_is_waited_for(tmp_path: Path) -> None:
     with SextonCluster(2, tmp_path / "cluster", LEASE) as cluster:
         cluster.create_topic("t", partitions=2, replication_factor=2)
         held = sqlite3.connect(cluster.base_dir / "metastore.db", isolation_level=None)
-        goes_away_and_comes_back(cluster, lambda: held.execute("BEGIN EXCLUSIVE"), held.rollback)
+        nobody_is_fenced(cluster, lambda: held.execute("BEGIN EXCLUSIVE"), held.rollback)
         held.close()

@@ -153,6 +153,7 @@ class Broker:
             rng,
             lambda: self.config.compaction_share and self.config.log_cleaner_enable,
             self.supervisor,
+            can_renew=self.lease_is_valid,
         )
         self._compaction_peers = Peers(self)
         self.adopter = Adopter(

@@ -20,6 +20,11 @@ could renew while the metastore was unreachable, and the first watcher to reach 
 death of all others (nor must a watcher that was itself paused). A live broker renews soon after the metastore's return,
 well before a lease has passed."""
 
+STALLED_SHARE = 0.8
+"""A watcher whose own lease was not renewed for longer than this share of it learns nothing by looking: the metastore
+can be read, but perhaps not be written (a locked database, a standby), and then nobody can renew. It starts anew when
+its own lease is renewed. With the interval of renewals this must stay below a lease and its margin."""
+
 LOOKS_MAX = 1000
 """Number of looks remembered. A lease spans some dozens; a watcher that looks more often than this allows never sees a
 lease expire."""
@@ -60,27 +65,44 @@ class CountWatch(Generic[Id, Count]):
     """Watches the renewal counts of brokers or of compactors. A lease has expired when its count was seen to stand
     still for `lease_ms` times LEASE_MARGIN."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Id | None = None, own_lease_ms: int = 0) -> None:
+        """`own` is the watcher's own lease, if it has one among those that it watches."""
+        self._own = own
+        self._own_lease_ms = own_lease_ms
+        self._looked_ms: int | None = None
         self._looks_ms: deque[int] = deque(maxlen=LOOKS_MAX)
+        """Those that tell something about leases that stand still."""
         self._seen: dict[Id, Count] = {}
         self._since_ms: dict[Id, int] = {}
         self._renewed_after_ms: dict[Id, int] = {}
 
     def observe(self, leases: Mapping[Id, Count], now_ms: int) -> None:
         """`now_ms` is taken after the response arrived."""
-        if self._looks_ms:
+        if self._looked_ms is not None:
             renewed = (id_ for id_, lease in leases.items() if self._seen.get(id_) != lease)
-            self._renewed_after_ms |= dict.fromkeys(renewed, self._looks_ms[-1])
+            self._renewed_after_ms |= dict.fromkeys(renewed, self._looked_ms)
         self._renewed_after_ms = {id_: at_ms for id_, at_ms in self._renewed_after_ms.items() if id_ in leases}
-        self._looks_ms.append(now_ms)
+        self._looked_ms = now_ms
+        was_stalled = self._is_stalled(now_ms)
         self._since_ms = {
             id_: self._since_ms[id_] if self._seen.get(id_) == lease else now_ms for id_, lease in leases.items()
         }
         self._seen = dict(leases)
+        if was_stalled:
+            self._looks_ms.clear()
+        if not self._is_stalled(now_ms):
+            self._looks_ms.append(now_ms)
+
+    def _is_stalled(self, now_ms: int) -> bool:
+        """Whether the watcher's own lease stands still, as far as it has looked."""
+        since_ms = None if self._own is None else self._since_ms.get(self._own)
+        return since_ms is not None and now_ms - since_ms > self._own_lease_ms * STALLED_SHARE
 
     def stands_still(self, id_: Id, lease_ms: int) -> bool:
         """As of the last look: what has happened since is unknown."""
-        if id_ not in self._seen or self._looks_ms[-1] - self._since_ms[id_] <= lease_ms * LEASE_MARGIN:
+        if id_ not in self._seen or not self._looks_ms:
+            return False
+        if self._looks_ms[-1] - self._since_ms[id_] <= lease_ms * LEASE_MARGIN:
             return False
         started_ms = former_ms = max(self._since_ms[id_], self._looks_ms[0])
         for look_ms in self._looks_ms:

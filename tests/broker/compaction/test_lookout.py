@@ -116,6 +116,23 @@ async def test_while_the_metastore_is_away_nobody_is_taken_for_dead() -> None:
     assert live.count == 1
 
 
+async def test_while_the_metastore_can_only_be_read_nobody_is_taken_for_dead() -> None:
+    """This broker sees the compactors' counts, and cannot renew its own lease: nor can they."""
+    metastore, clock = InProcessMetastore(), Hands()
+    await metastore.open_cluster(CLUSTER)
+    await metastore.register_compactor(CompactorRow(ONE, "one", LEASE_MS, 0))
+    can_renew = True
+    live = LiveCompactors(metastore, cast(Any, clock), lambda: can_renew)
+    await watch(live, clock, LOOK_MS)
+    can_renew = False
+    await watch(live, clock, 10 * LEASE_MS)
+    can_renew = True
+    await watch(live, clock, LOOK_MS)
+    await live.remove_dead()
+    assert live.count == 1
+    assert len(await metastore.read_compactors()) == 1
+
+
 async def test_status_says_how_many_compact(broker: Broker) -> None:
     assert (await broker.ask_for(PrivateApi.COMPACTION_STATUS, {}))["compactors_count"] is None
     await broker.service.look()

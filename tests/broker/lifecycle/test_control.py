@@ -54,7 +54,10 @@ def test_an_election_that_is_refused_does_not_keep_other_partitions_without_lead
         clock=SimpleNamespace(monotonic_ms=lambda: 0),
         view=view,
         config=SimpleNamespace(
-            auto_leader_rebalance_enable=False, leader_imbalance_check_interval_seconds=300, broker_lease_ms=6000
+            node_id=1,
+            auto_leader_rebalance_enable=False,
+            leader_imbalance_check_interval_seconds=300,
+            broker_lease_ms=6000,
         ),
         topic_config=lambda topic: TopicConfig(),
         identity=(1, 101),

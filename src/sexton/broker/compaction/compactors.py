@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -24,9 +25,12 @@ LOOK_MS: Final = 5_000
 
 
 class LiveCompactors:
-    def __init__(self, queue: WorkQueue, clock: Clock) -> None:
+    def __init__(self, queue: WorkQueue, clock: Clock, can_renew: Callable[[], bool] = lambda: True) -> None:
+        """`can_renew`: whether this broker's own lease is valid. If it is not, the metastore may be one that can be
+        read and not written, and compactors do not renew theirs either: such a look would tell nothing."""
         self._queue = queue
         self._clock = clock
+        self._can_renew = can_renew
         self._watch: CountWatch[uuid.UUID, int] = CountWatch()
         self._looked_ms: int | None = None
         self._rows: list[CompactorRow] | None = None
@@ -35,6 +39,8 @@ class LiveCompactors:
         """Does nothing if the last look was less than LOOK_MS ago."""
         now_ms = self._clock.monotonic_ms()
         if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_MS:
+            return
+        if not self._can_renew():
             return
         self._looked_ms = now_ms
         try:

@@ -35,8 +35,10 @@ class CompactionService:
         rng: random.Random,
         adopts: Callable[[], bool] = lambda: False,
         supervisor: Supervisor | None = None,
+        can_renew: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`adopts` returns whether followers adopt their leader's compactions."""
+        """`adopts` returns whether followers adopt their leader's compactions, `can_renew` whether the broker's lease
+        is valid."""
         self._replicas = replicas
         self._identity = identity
         self.memory = Memory(disk, clock)
@@ -44,7 +46,7 @@ class CompactionService:
             self.memory, replicas, clock, metastore, identity, adopts, supervisor or Supervisor()
         )
         self.plans = Plans(self.memory, self.publisher, replicas, disk, clock, identity, rng)
-        self.compactors = LiveCompactors(metastore, clock)
+        self.compactors = LiveCompactors(metastore, clock, can_renew)
 
     @property
     def broker_id(self) -> int:

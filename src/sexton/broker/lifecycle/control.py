@@ -35,7 +35,7 @@ are left after this many rounds are taken in the next run."""
 class Control:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._watch = LeaseWatch()
+        self._watch = LeaseWatch(broker.config.node_id, broker.config.broker_lease_ms)
         self._memory = ControllerMemory()
         self._silent_since_ms: dict[int, int] = {}
         """When a broker process, by its broker epoch, first failed to answer."""
