@@ -47,3 +47,14 @@ def test_every_make_target_in_the_readme_is_listed_by_make_help() -> None:
     makefile = (README.parent / "Makefile").read_text()
     for target in re.findall(r"^    make ([a-z-]+)", README.read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), target
+
+
+NO_TESTS = frozenset({"help", "run", "demo", "lint", "lock", "test-fast", "test-all"})
+"""Targets beside benchmarks that `make test-all` leaves out: they test nothing, or only what another tests, too."""
+
+
+def test_make_test_all_runs_every_target_that_tests_something() -> None:
+    targets = re.findall(r"^([a-z-]+):.*## ", (README.parent / "Makefile").read_text(), re.MULTILINE)
+    listed = re.findall(r'^    "([a-z-]+)",$', (README.parent / "scripts" / "test-all").read_text(), re.MULTILINE)
+    wanted = {target for target in targets if not target.startswith("bench")} - NO_TESTS
+    assert sorted(listed) == sorted(wanted)

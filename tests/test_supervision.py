@@ -27,9 +27,20 @@ AWAITED_BY_THEIR_MAKERS = {
 """Tasks that are no background: a bug in one is somebody's exception. Everything else is for the supervisor to make."""
 
 
+NOT_IN_A_BROKER = frozenset(
+    {"checker", "cli", "compactor", "harness", "history", "reproduce", "simulate", "spark", "verify"}
+)
+"""Packages that no broker imports, or that run one."""
+
+CLIENTS = "client"
+"""Brokers have its connections, which make no task. What makes some are producers and members of groups."""
+
+
 def tasks_made() -> Iterator[tuple[str, str]]:
     """File and function of each place in the code of a broker that makes a task by itself."""
-    for layer in ("adapters", "broker", "compaction", "coordinators", "log", "metadata", "replication"):
+    layers = {path.name for path in SOURCES.iterdir() if (path / "__init__.py").exists()}
+    assert layers >= NOT_IN_A_BROKER | {CLIENTS}
+    for layer in sorted(layers - NOT_IN_A_BROKER - {CLIENTS}):
         for path in sorted((SOURCES / layer).rglob("*.py")):
             for function in ast.walk(ast.parse(path.read_text())):
                 if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
