@@ -215,15 +215,16 @@ def test_clients_go_on_over_the_move_of_their_topic_and_the_death_of_its_leader(
         beside.submit(set_mode, cluster, topic, "cloud")
         wait_until(lambda: any(row.storage is Storage.MOVING for row in rows_of(cluster, topic)))
         cluster.kill_node(victim)
-    is_local_left = any(not row.is_cloud for row in rows_of(cluster, topic))
+    left = [row.partition for row in rows_of(cluster, topic) if not row.is_cloud]
     wait_until(lambda: all(row.is_cloud for row in rows_of(cluster, topic)), MOVED_S)
-    assert is_local_left, "the leader was to die in the middle"
+    assert left, "the leader was to die in the middle"
     for number in range(20, 30):
         transactional.produce(topic, f"open {number}".encode(), partition=number % PARTITIONS_COUNT)
     transactional.commit_transaction(90)
     gone = [cluster.partition_dir(node, topic, part) for node in cluster.node_ids for part in range(PARTITIONS_COUNT)]
     wait_until(lambda: not any(path.exists() for path in gone if f"node-{victim}/" not in str(path)))
-    assert cluster.partition_dir(victim, topic, 0).exists(), "who is down deletes nothing"
+    kept = [part for part in left if cluster.partition_dir(victim, topic, part).exists()]
+    assert kept == left, "who is down deletes nothing"
     cluster.start_node(victim)
     wait_until(lambda: not any(path.exists() for path in gone))
 
