@@ -48,5 +48,5 @@ LEVELED: dict[str, Break] = {
     ),
     "C9": Break(Patch(CloudLog, "_trim_leveled", _keeps_the_map_of_before), Profile.LEVELED, 0.5),
 }
-"""By rule: aborted records are settled as if they were committed; tombstones go as soon as they are known to go; records
-are read from L0, and what was aborted among them is asked for when it is L1."""
+"""By rule: aborted records are settled as if they were committed; tombstones go as soon as they are known to go;
+records are read from L0, and what was aborted among them is asked for when it is L1."""
