@@ -25,8 +25,9 @@ from sexton.cli.connect import AsJson, confirm
 from sexton.errors import SextonError
 
 if TYPE_CHECKING:
+    from sexton.cloud.checking import Found
     from sexton.cloud.costs import Costs
-    from sexton.cloud.looking import Explanation, Found, Status
+    from sexton.cloud.looking import Explanation, Status
     from sexton.cloud.scrubbing import Scrubbed
     from sexton.ports.cloud import CloudPartitionRow, Extent, ObjectRow, ObjectState
     from sexton.ports.metastore import Metastore
@@ -277,10 +278,10 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Look whether everything that is part of a cloud topic is in the store. Exits with 1 if something is not."""
-    from sexton.cloud import looking
+    from sexton.cloud import checking
 
     async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> Found:
-        return await looking.check(known, bytes_of, cluster_id, is_deep=deep)
+        return await checking.check(known, bytes_of, cluster_id, is_deep=deep)
 
     found = _with_cluster(directory, metastore, store, work)
     if as_json:
