@@ -17,6 +17,7 @@ from sexton.ports.cloud import ObjectState
 from sexton.ports.object_names import claim_store
 from sexton.ports.objects import Buffer, ObjectMissingError, StoreUnavailableError
 from sexton.records.objects import INDEX_INTERVAL_BYTES
+from sexton.types import LeaderEpoch
 from tests.adapters.metastore.cloud.world import A, World
 from tests.cloud.test_replica import Broker
 from tests.cloud.worlds import CLUSTER, MemoryStore, make_world
@@ -69,7 +70,7 @@ def test_what_stops_being_part_of_a_log_while_it_is_looked_at_is_not_called_lost
     async def work(scene: Scene) -> None:
         async def trim(key: str) -> None:
             scene.store.before = None
-            await scene.world.store.advance_start(A, 1, 3)
+            await scene.world.store.advance_start(A, LeaderEpoch(1), 3)
             for one in [key for key in scene.store.objects if "/l0/" in key][:3]:
                 del scene.store.objects[one]
 
@@ -94,7 +95,7 @@ def test_a_check_holds_deletions_back_for_as_long_as_it_lasts(monkeypatch: pytes
         async def long_after(key: str) -> None:
             """A round ends with each object; what became garbage when the check began would be due."""
             if (await metastore.read_collection()).round == 0:
-                await metastore.advance_start(A, 1, 1)
+                await metastore.advance_start(A, LeaderEpoch(1), 1)
             await metastore.advance_round((await metastore.read_collection()).round)
             assert not await metastore.collect(2, 10)
 
@@ -171,7 +172,7 @@ def test_pages_between_which_a_log_was_compacted_are_no_gap(monkeypatch: pytest.
             page = await read(*arguments)
             asked.append(page)
             if len(asked) == 1:
-                await metastore.advance_start(A, 1, 4)
+                await metastore.advance_start(A, LeaderEpoch(1), 4)
             return page
 
         monkeypatch.setattr(metastore, "read_extents", changed_in_between)

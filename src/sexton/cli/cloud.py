@@ -5,14 +5,11 @@ These commands read the metastore and the store themselves, so they work while n
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 from rich.console import Console
@@ -21,6 +18,8 @@ from rich.table import Table
 
 from sexton.cli import show
 from sexton.cli.broker import UsageError
+from sexton.cli.cloud_losses import accept_loss
+from sexton.cli.cloud_place import DEFAULT_DIRECTORY, Directory, MetastoreUrl, StoreUrl, with_cluster
 from sexton.cli.connect import AsJson, confirm
 from sexton.errors import SextonError
 
@@ -39,19 +38,12 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-T = TypeVar("T")
-
 STATES = ("pending", "live", "garbage")
 WAITING_SHOWN = 10
-
-Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster's folder, as `sexton up` was told.")]
-DEFAULT_DIRECTORY = Path("sexton-data")
-MetastoreUrl = Annotated[
-    str | None, typer.Option("--metastore", metavar="URL", help="The cluster's, if there is no folder.")
-]
-StoreUrl = Annotated[
-    str | None, typer.Option("--store", metavar="URL", help="Its cloud.store.url, if there is no folder.")
-]
+LOST_REMEDY = (
+    "`sexton cloud why OBJECT` says what each was part of. What is lost for good is given up with "
+    "`sexton cloud accept-loss`"
+)
 
 
 class DataLostError(SextonError):
@@ -63,40 +55,6 @@ class DataLostError(SextonError):
 def _complete_states(incomplete: str) -> list[str]:
     *before, last = incomplete.split(",")
     return [",".join([*before, state]) for state in STATES if state.startswith(last) and state not in before]
-
-
-def _with_cluster(
-    directory: Path,
-    metastore_url: str | None,
-    store_url: str | None,
-    work: Callable[[Metastore, ObjectStore, uuid.UUID], Awaitable[T]],
-) -> T:
-    from sexton.adapters.metastore import open_metastore
-    from sexton.adapters.objects import open_store
-    from sexton.cli.cluster_folder import ClusterFolder
-
-    if metastore_url is None or store_url is None:
-        known = ClusterFolder(directory).recall()
-        if known is None:
-            raise UsageError(
-                "there is no cluster here", str(directory), "Name it with --dir, or --metastore and --store"
-            )
-        metastore_url, store_url = metastore_url or known.metastore_url, store_url or known.store_url
-    if not store_url:
-        raise UsageError("this cluster has no store for cloud topics", str(directory), "Start it with --cloud")
-
-    async def run() -> T:
-        metastore = open_metastore(metastore_url)
-        try:
-            store = open_store(store_url)
-            try:
-                return await work(metastore, store, await metastore.find_cluster())
-            finally:
-                await store.close()
-        finally:
-            await metastore.close()
-
-    return asyncio.run(run())
 
 
 @app.command()
@@ -112,7 +70,7 @@ def status(
     async def work(known: Metastore, _: ObjectStore, __: uuid.UUID) -> Status:
         return await looking.read_status(known)
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     if as_json:
         sums = [{**one._asdict(), "level": one.level.name, "state": one.state.name.lower()} for one in found.sums]
         partitions = [
@@ -202,7 +160,7 @@ def objects(
                 break
         return rows
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     if as_json:
         show.print_json([_object_json(row) for row in found])
         return
@@ -244,7 +202,7 @@ def why(
     async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> Explanation:
         return await looking.explain(known, bytes_of, cluster_id, asked)
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     references = [_reference_json(found, one) for one in found.references]
     if as_json:
         row = None if found.row is None else _object_json(found.row)
@@ -283,7 +241,7 @@ def check(
     async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> Found:
         return await checking.check(known, bytes_of, cluster_id, is_deep=deep)
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     if as_json:
         lost = [{"object": str(object_id), "what": what} for object_id, what in found.lost]
         show.print_json({**asdict(found), "lost": lost, "is_right": found.is_right})
@@ -292,7 +250,11 @@ def check(
     if not found.is_right:
         what = f"{len(found.lost)} objects are lost or damaged, {len(found.gaps)} gaps"
         what += "" if found.is_marked else ", and the store has no marker: it was emptied, or is another one"
-        raise DataLostError(what, str(directory), "`sexton cloud why OBJECT` says what each was part of")
+        raise DataLostError(
+            what,
+            str(directory),
+            "`sexton cloud why OBJECT` says what each was part of. If it is lost for good: `sexton cloud accept-loss`",
+        )
 
 
 @app.command()
@@ -315,7 +277,7 @@ def scrub(
         age_ms = int(days * 24 * 3_600_000)
         return await scrubbing.scrub(known, bytes_of, cluster_id, now_ms, age_ms=age_ms, is_dry=dry_run)
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     if as_json:
         keys = [one.key for one in found.unknown]
         show.print_json({**asdict(found), "unknown": keys, "unknown_bytes": found.unknown_bytes})
@@ -346,7 +308,7 @@ def cost(
     async def work(known: Metastore, _: ObjectStore, __: uuid.UUID) -> Costs:
         return await costs.estimate(known, time.time_ns() // 1_000_000, minutes * 60_000)
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     if as_json:
         show.print_json({**asdict(found), "dollars_per_month": found.dollars_per_month})
         return
@@ -360,6 +322,9 @@ def cost(
         table.add_row(what, f"{puts:,.0f} an hour", f"{dollars:,.2f}")
     table.add_row("together", "", f"{found.dollars_per_month:,.2f}")
     show.results().print(table)
+
+
+app.command("accept-loss")(accept_loss)
 
 
 @app.command()
@@ -380,7 +345,7 @@ def adopt(
         await claim_store(bytes_of, cluster_id)
         return bytes_of.place
 
-    place = _with_cluster(directory, metastore, store, work)
+    place = with_cluster(directory, metastore, store, work)
     show.results().print(f"{escape(place)} is this cluster's. `sexton cloud check` says what is lost")
 
 

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from sexton.cloud.footers import read_footer
@@ -86,7 +87,7 @@ class _Checking:
         await self._metastore.pin(self.pin_id, "sexton cloud check", "what is being looked at stays", PIN_ROUNDS)
 
     async def run(self) -> None:
-        self.found.is_marked = await self._answered(lambda: is_claimed(self._store, self._cluster_id))
+        self.found.is_marked = await patiently(lambda: is_claimed(self._store, self._cluster_id), self._rng)
         await self._check_maps()
         some: list[ObjectRow] = []
         async for row in objects_of(self._metastore, [ObjectState.LIVE]):
@@ -95,14 +96,6 @@ class _Checking:
                 await self._check_some(some)
                 some = []
         await self._check_some(some)
-
-    async def _answered(self, call: Callable[[], Awaitable[T]]) -> T:
-        for attempt in range(1, ATTEMPTS_MAX):
-            try:
-                return await call()
-            except StoreUnavailableError as error:
-                await asyncio.sleep(pause_ms(error, attempt, self._rng) / 1000)
-        return await call()
 
     # The map
 
@@ -156,7 +149,7 @@ class _Checking:
     async def _wrong(self, row: ObjectRow) -> str | None:
         key = ObjectName(self._cluster_id, Level(int(row.level)), row.object_id).key
         try:
-            size_bytes = await self._answered(lambda: self._store.size_bytes(key))
+            size_bytes = await patiently(lambda: self._store.size_bytes(key), self._rng)
             if size_bytes != row.size_bytes:
                 return f"it has {size_bytes} bytes, not {row.size_bytes}"
             if not self._is_deep:
@@ -172,21 +165,13 @@ class _Checking:
         """Run by run: their places tile the object, which the footer's decoder checks."""
         place = f"{self._store.place}/{key}"
         async with self._reads:
-            footer = await self._answered(lambda: read_footer(self._store, key))
-            if await self._read(key, 0, FRONT_BYTES) != MAGIC:
+            footer = await patiently(lambda: read_footer(self._store, key), self._rng)
+            if await read_range(self._store, key, 0, FRONT_BYTES, self._rng) != MAGIC:
                 raise DamagedObjectError("it does not begin as an object does", place)
             for run in footer.runs:
-                check_run(run, footer.level, await self._read(key, run.position, run.size_bytes), place)
+                data = await read_range(self._store, key, run.position, run.size_bytes, self._rng)
+                check_run(run, footer.level, data, place)
         return footer
-
-    async def _read(self, key: str, start: int, size_bytes: int) -> bytes:
-        parts: list[bytes] = []
-        for at in range(start, start + size_bytes, READ_BYTES):
-            parts.append(await self._read_part(key, at, min(READ_BYTES, start + size_bytes - at)))
-        return b"".join(parts)
-
-    async def _read_part(self, key: str, start: int, size_bytes: int) -> bytes:
-        return bytes(await self._answered(lambda: self._store.get(key, start, size_bytes)))
 
     async def _contradiction(self, object_id: ObjectId, footer: Footer) -> str | None:
         runs = {(run.topic_id, run.partition, run.base_offset): run for run in footer.runs}
@@ -204,3 +189,22 @@ def _stands(before: CloudPartitionRow, now: CloudPartitionRow) -> bool:
     """Extents that leaders add continue those before; all else changes the map."""
     names = ("start_offset", "leveled_offset", "compaction_epoch")
     return all(getattr(before, name) == getattr(now, name) for name in names)
+
+
+async def read_range(store: ObjectStore, key: str, start: int, size_bytes: int, rng: random.Random) -> bytes:
+    """Piece by piece, whatever its size. Raises ObjectMissingError, DamagedObjectError, and what the store raises."""
+    parts: list[bytes] = []
+    for at in range(start, start + size_bytes, READ_BYTES):
+        left_bytes = min(READ_BYTES, start + size_bytes - at)
+        parts.append(bytes(await patiently(partial(store.get, key, at, left_bytes), rng)))
+    return b"".join(parts)
+
+
+async def patiently(call: Callable[[], Awaitable[T]], rng: random.Random) -> T:
+    """Asks a few times while nobody knows. Raises StoreUnavailableError in the end."""
+    for attempt in range(1, ATTEMPTS_MAX):
+        try:
+            return await call()
+        except StoreUnavailableError as error:
+            await asyncio.sleep(pause_ms(error, attempt, rng) / 1000)
+    return await call()
