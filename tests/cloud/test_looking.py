@@ -177,6 +177,7 @@ def test_a_store_that_was_emptied_is_shouted_about(place: Place) -> None:
     done = place.run("check")
     assert isinstance(done.exception, DataLostError)
     assert "no marker" in done.exception.what
+    assert "accept-loss" not in str(done.exception), "it may be another store"
     assert f"{OBJECTS_COUNT} objects are lost" in done.exception.what
 
 
@@ -191,6 +192,14 @@ def test_where_there_is_no_cluster_it_is_said_what_to_do(tmp_path: Path) -> None
     done = CliRunner().invoke(app, ["cloud", "status", "--dir", str(tmp_path)])
     assert done.exception is not None
     assert "there is no cluster here" in str(done.exception)
+
+
+def test_a_metastore_that_is_not_there_is_not_made(place: Place) -> None:
+    wrong = place.path / "wrong.sqlite"
+    words = ["cloud", "status", "--metastore", f"sqlite:///{wrong}", "--store", place.store_url]
+    done = CliRunner().invoke(app, words)
+    assert "there is no such file" in str(done.exception)
+    assert not wrong.exists()
 
 
 def test_status_tells_which_partitions_are_not_in_the_store_yet(place: Place) -> None:

@@ -237,6 +237,7 @@ def check(
 ) -> None:
     """Look whether everything that is part of a cloud topic is in the store. Exits with 1 if something is not."""
     from sexton.cloud import checking
+    from sexton.cloud.ownership import REMEDY
 
     async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> Found:
         return await checking.check(known, bytes_of, cluster_id, is_deep=deep)
@@ -250,11 +251,7 @@ def check(
     if not found.is_right:
         what = f"{len(found.lost)} objects are lost or damaged, {len(found.gaps)} gaps"
         what += "" if found.is_marked else ", and the store has no marker: it was emptied, or is another one"
-        raise DataLostError(
-            what,
-            str(directory),
-            "`sexton cloud why OBJECT` says what each was part of. If it is lost for good: `sexton cloud accept-loss`",
-        )
+        raise DataLostError(what, str(directory), LOST_REMEDY if found.is_marked else REMEDY)
 
 
 @app.command()

@@ -45,6 +45,7 @@ def with_cluster(
                 "there is no cluster here", str(directory), "Name it with --dir, or --metastore and --store"
             )
         metastore_url, store_url = metastore_url or known.metastore_url, store_url or known.store_url
+    _check_file(metastore_url)
     if not store_url:
         raise UsageError("this cluster has no store for cloud topics", str(directory), "Start it with --cloud")
 
@@ -60,3 +61,10 @@ def with_cluster(
             await metastore.close()
 
     return asyncio.run(run())
+
+
+def _check_file(metastore_url: str) -> None:
+    """SQLite would make a file that is not there, and find no cluster in it."""
+    scheme, _, path = metastore_url.partition(":///")
+    if scheme == "sqlite" and path and not Path(path).exists():
+        raise UsageError("there is no such file", metastore_url, "Correct --metastore: sqlite:////absolute/path")

@@ -18,7 +18,8 @@ from sexton.cloud import checking
 from sexton.compactor.cloud.losses import Loss, LossError, accept, find_losses
 from sexton.compactor.cloud.plans import Writer
 from sexton.ports.cloud import Level, ObjectState
-from sexton.ports.objects import StoreUnavailableError
+from sexton.ports.object_names import claim_store
+from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
 from tests.adapters.metastore.cloud.world import TOPIC, A, World
 from tests.cloud.leveler import Leveler
@@ -71,6 +72,7 @@ class Scene:
 
 def with_scene(work: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     async def go(one: Broker, other: Broker) -> None:
+        await claim_store(one.host.objects, CLUSTER)
         await one.lead()
         await work(Scene(one, other))
 
@@ -160,6 +162,19 @@ def test_what_a_store_that_is_away_has_is_not_lost(monkeypatch: pytest.MonkeyPat
         with pytest.raises(StoreUnavailableError):
             await scene.found()
         scene.store.trouble = None
+
+    with_scene(work)
+
+
+def test_in_a_store_of_another_nothing_is_given_up() -> None:
+    """Everything would look lost there."""
+
+    async def work(scene: Scene) -> None:
+        await scene.write(b"a")
+        kept, scene.store.objects = scene.store.objects, {}
+        with pytest.raises(StoreRefusedError, match="nothing here says"):
+            await scene.found()
+        scene.store.objects = kept
 
     with_scene(work)
 

@@ -18,8 +18,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
-from sexton.cloud.checking import read_range
+from sexton.cloud.checking import patiently, read_range
 from sexton.cloud.copying import fillers
+from sexton.cloud.ownership import unmarked
 from sexton.compactor.cloud.jobs import CloudJobs
 from sexton.compactor.cloud.planning import plan_level
 from sexton.compactor.cloud.plans import L1_BYTES, PartitionPlan, Writer
@@ -29,7 +30,7 @@ from sexton.log.epochs import EpochHistory
 from sexton.ports.clock import Clock
 from sexton.ports.cloud import CloudPartitionRow, Extent, Level, hash_of_settings
 from sexton.ports.metastore import ConfigScope, LeaseLostError, Metastore, MetastoreUnavailableError, StaleError
-from sexton.ports.object_names import ObjectName
+from sexton.ports.object_names import ObjectName, is_claimed
 from sexton.ports.objects import ObjectMissingError, ObjectStore
 from sexton.ports.work_queue import CompactorRow
 from sexton.records.batch import Batch, decode_all
@@ -69,7 +70,9 @@ async def find_losses(
     rng: random.Random,
 ) -> list[Loss]:
     """Every run that has some of these offsets is read. Raises StoreUnavailableError: what a store that is away has
-    nobody knows."""
+    nobody knows; and StoreRefusedError where the marker is not: in another store everything would be lost."""
+    if not await patiently(lambda: is_claimed(store, cluster_id), rng):
+        raise unmarked(store.place)
     losses: list[Loss] = []
     async for _, extent in _extents(metastore, key, offsets):
         if extent.object_id is None:
