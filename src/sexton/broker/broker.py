@@ -35,6 +35,7 @@ from sexton.broker.lifecycle.peers import Peers
 from sexton.broker.lifecycle.registration import Registration
 from sexton.broker.network.dispatch import Dispatch
 from sexton.broker.observe.pages import AdminPages
+from sexton.broker.observe.stored import Stored
 from sexton.broker.produce.refused import RefusedBatches
 from sexton.broker.produce.unpacking import Unpacking
 from sexton.broker.topics import ensure_topic
@@ -141,6 +142,7 @@ class Broker:
         host = None if objects is None else _CloudHost(self, objects)
         cloud = None if host is None else CloudReplicas(host, self._cloud_settings())
         self.collector = None if host is None else Collector(host)
+        self.stored = Stored(self)
         self.replicas = Replicas(self, self._replication_settings(), cloud)
         self._declining = Declining(self)
         self._mover = None if host is None or cloud is None else Mover(self, host, cloud.parts.claims)

@@ -83,7 +83,9 @@ def status(
             for row in found.partitions
         ]
         local = [{"topic": topic, "partition": partition} for topic, partition in still_local(found)]
-        show.print_json({"round": found.round, "objects": sums, "partitions": partitions, "local": local})
+        pins = [{**pin._asdict(), "pin_id": str(pin.pin_id)} for pin in found.pins]
+        told = {"round": found.round, "objects": sums, "partitions": partitions, "local": local, "pins": pins}
+        show.print_json(told)
         return
     if not found.partitions and not found.sums and not found.storage:
         Console(stderr=True).print("No cloud topics yet. `sexton topic create NAME --config storage.mode=cloud`")
@@ -94,13 +96,17 @@ def status(
         sizes = show.bytes_text(one.size_bytes), show.bytes_text(one.live_bytes)
         objects.add_row(one.level.name, one.state.name.lower(), f"{one.objects_count:,}", *sizes)
     console.print(objects)
-    table = Table("topic", "partition", "start", "end", "stable", "extents", "bytes", "writer", "epoch")
+    now_ms = time.time_ns() // 1_000_000
+    table = Table(
+        "topic", "partition", "start", "end", "stable", "leveled", "cleaned", "L0 waits", "bytes", "writer", "epoch"
+    )
     for row in found.partitions:
         table.add_row(
             escape(_name_of(found, row)),
             str(row.partition),
             *(f"{offset:,}" for offset in (row.start_offset, row.end_offset, row.stable_offset)),
-            f"{row.l0_extents_count:,}",
+            *(f"{offset:,}" for offset in (row.leveled_offset, row.cleaned_offset)),
+            _waits(row, now_ms),
             show.bytes_text(row.l0_bytes + row.l1_bytes),
             str(row.writer_id) if row.writer_id >= 0 else "none",
             str(row.writer_epoch),
@@ -110,7 +116,16 @@ def status(
         names = ", ".join(f"{topic}-{partition}" for topic, partition in waiting[:WAITING_SHOWN])
         more = f" and {len(waiting) - WAITING_SHOWN:,} more" if len(waiting) > WAITING_SHOWN else ""
         console.print(escape(f"Local until their leaders copy them: {names}{more}"))
+    for pin in found.pins:
+        console.print(escape(f"{pin.owner} ({pin.what}) holds deletions back, until round {pin.until_round}"))
     console.print(f"[dim]round {found.round} of the collection[/]")
+
+
+def _waits(row: CloudPartitionRow, now_ms: int) -> str:
+    """For how long what brokers wrote has waited to be leveled, and in how many extents."""
+    if not row.l0_extents_count:
+        return ""
+    return f"{row.l0_extents_count:,} for {show.duration_text(max(0, now_ms - row.l0_since_ms))}"
 
 
 def _name_of(found: Status, row: CloudPartitionRow) -> str:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sexton.cloud.collector import CollectorSettings
 from sexton.ports.cloud import (
     CLOUD,
     STORAGE_MODE,
@@ -18,14 +19,18 @@ from sexton.ports.cloud import (
     ObjectRow,
     ObjectsSum,
     ObjectState,
+    PinRow,
 )
 from sexton.ports.metastore import ConfigScope, Metastore, Storage
 from sexton.ports.object_names import ObjectName, object_id_time_ms
 from sexton.ports.objects import ObjectMissingError, ObjectStore
 from sexton.records.objects import Level
+from sexton.settings.broker import BROKER_SETTINGS
+from sexton.settings.layers import CLUSTER_DEFAULT
 from sexton.types import PartitionId, Round
 
 PAGE: Final = 1_000
+DEFAULT_GRACE: Final = CollectorSettings(round_ms=60_000, delay_ms=900_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class Status:
     sums: Sequence[ObjectsSum]
     partitions: Sequence[CloudPartitionRow]
     round: Round
+    pins: Sequence[PinRow]
+    """What holds deletions back."""
     topics: Mapping[uuid.UUID, str]
     storage: Mapping[PartitionId, Storage]
     """Of the partitions of topics that are in the store, or on their way there."""
@@ -50,6 +57,9 @@ class Explanation:
     size_bytes: int | None
     """In the store; None if it is not there."""
     topics: Mapping[uuid.UUID, str]
+    pins: Sequence[PinRow] = ()
+    grace: CollectorSettings = DEFAULT_GRACE
+    """By what is set for all brokers at run time; what one has in its file is not known here."""
 
     @property
     def why(self) -> str:
@@ -63,10 +73,21 @@ class Explanation:
         if self.row.state is ObjectState.LIVE:
             lost = "" if self.size_bytes is not None else ". IT IS NOT IN THE STORE: what refers to it is lost"
             return f"{self.row.refs_count} extents refer to it{lost}"
-        return (
-            f"nothing refers to it since round {self.row.round}, and this is round {self.round}: it goes after "
-            "cloud.delete.delay.ms, counted in rounds"
-        )
+        since, now = self.row.round, self.round
+        return f"nothing refers to it since round {since}, and this is round {now}: {self._goes}"
+
+    @property
+    def _goes(self) -> str:
+        """Of garbage: when its bytes are deleted."""
+        assert self.row is not None
+        oldest = min(self.pins, key=lambda pin: pin.round, default=None)
+        if oldest is not None and oldest.round <= self.row.round:
+            return f"it stays for {oldest.owner} ({oldest.what}), until round {oldest.until_round} at the longest"
+        left = self.row.round + self.grace.grace_rounds - self.round
+        if left <= 0:
+            return "the controller deletes it with its next step, if the store answers"
+        due = f"in {left} rounds of cloud.gc.round.ms, about {left * self.grace.round_ms / 60_000:.1f} minutes"
+        return f"it goes {due} (cloud.delete.delay.ms has passed by then)"
 
     @property
     def _owner(self) -> str:
@@ -85,6 +106,7 @@ async def read_status(metastore: Metastore) -> Status:
         await metastore.sum_objects(),
         await metastore.read_cloud_partitions(),
         (await metastore.read_collection()).round,
+        await metastore.read_pins(),
         topics,
         {(row.topic_id, row.partition): row.storage for row in known.partitions if topics[row.topic_id] in in_cloud},
     )
@@ -110,6 +132,21 @@ async def explain(metastore: Metastore, store: ObjectStore, cluster_id: uuid.UUI
         round=(await metastore.read_collection()).round,
         size_bytes=size_bytes,
         topics=await read_topics(metastore),
+        pins=await metastore.read_pins(),
+        grace=await _grace(metastore),
+    )
+
+
+async def _grace(metastore: Metastore) -> CollectorSettings:
+    known = (await metastore.read_changes(0)).configs
+    common = (one.settings for one in known if (one.scope, one.name) == (ConfigScope.BROKER, CLUSTER_DEFAULT))
+    settings = next(common, {})
+
+    def value(name: str, default: int) -> int:
+        return int(BROKER_SETTINGS[name].parse(settings[name])) if name in settings else default
+
+    return CollectorSettings(
+        value("cloud.gc.round.ms", DEFAULT_GRACE.round_ms), value("cloud.delete.delay.ms", DEFAULT_GRACE.delay_ms)
     )
 
 
