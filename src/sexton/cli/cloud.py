@@ -20,6 +20,7 @@ from sexton.cli import show
 from sexton.cli.broker import UsageError
 from sexton.cli.cloud_losses import accept_loss
 from sexton.cli.cloud_place import DEFAULT_DIRECTORY, Directory, MetastoreUrl, StoreUrl, with_cluster
+from sexton.cli.cloud_switch import switch
 from sexton.cli.connect import AsJson, confirm
 from sexton.errors import SextonError
 
@@ -337,6 +338,7 @@ def cost(
 
 
 app.command("accept-loss")(accept_loss)
+app.command("switch")(switch)
 
 
 @app.command()
