@@ -152,7 +152,7 @@ soak-live: ## A cluster that compacts itself: 100 kills of brokers and compactor
 		tests/compactor/test_long_runs.py tests/compactor/cloud/test_long_runs.py -m "" -s --soak
 
 .PHONY: soak-cloud
-soak-cloud: ## Every failure of cloud topics on real brokers and a real S3, with SQLite and with PostgreSQL
+soak-cloud: ## Every failure of cloud topics on real brokers and a real S3, with SQLite and PostgreSQL; everything at once for an hour each
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/cloud/failures -m "" --soak
 
