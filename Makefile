@@ -50,6 +50,13 @@ simulate: ## Whole clusters under virtual time: 300 seeds, and rules broken on p
 	@$(BIN)/sexton simulate --seeds 50 --profile leveled
 	@$(BIN)/python -m pytest -m soak tests/simulate
 
+.PHONY: simulate-cloud
+simulate-cloud: ## 1,000 seeds of cloud topics and 1,000 with compactors, and each of their rules broken on purpose (takes hours)
+	@scripts/setup test
+	@$(BIN)/sexton simulate --seeds 1000 --profile cloud
+	@$(BIN)/sexton simulate --seeds 1000 --profile leveled
+	@$(BIN)/python -m pytest -m soak tests/simulate/test_run.py -k "C1 or C2 or C3 or C4 or C5 or C6 or C7 or C8 or C9 or cloud or move"
+
 .PHONY: judge
 judge: ## The judge of histories on 500 correct ones, and on 50 with each anomaly planted in a known place
 	@scripts/setup test
@@ -145,7 +152,7 @@ soak-live: ## A cluster that compacts itself: 100 kills of brokers and compactor
 		tests/compactor/test_long_runs.py tests/compactor/cloud/test_long_runs.py -m "" -s --soak
 
 .PHONY: soak-cloud
-soak-cloud: ## Every failure of cloud topics on real brokers and a real S3, with SQLite and with PostgreSQL
+soak-cloud: ## Every failure of cloud topics on real brokers and a real S3, with SQLite and PostgreSQL; everything at once for an hour each
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/cloud/failures -m "" --soak
 

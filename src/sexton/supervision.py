@@ -36,6 +36,7 @@ WORK: Final = (
     "a page",
     "a read of objects",
     "a request",
+    "a scrub",
     "adoption",
     "an in-sync set",
     "an upload",

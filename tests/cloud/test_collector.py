@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from sexton.cloud.collector import Collector, CollectorSettings
 from sexton.ports.cloud import ObjectState
+from sexton.ports.object_names import ObjectName, claim_store, new_object_id
 from sexton.ports.objects import StoreUnavailableError
+from sexton.records.objects import Level
 from tests.adapters.metastore.cloud.world import TOPIC, A, World
 from tests.adapters.metastore.rows import topic
 from tests.broker.serving import ManualClock
 from tests.cloud.test_replica import Broker
-from tests.cloud.worlds import Host, MemoryStore, make_world
+from tests.cloud.worlds import CLUSTER, Host, MemoryStore, make_world
 from tests.log.helpers import plain
 
 SETTINGS = CollectorSettings(round_ms=1_000, delay_ms=3_000)
@@ -177,5 +184,89 @@ def test_each_step_may_be_done_by_two_and_answered_to_nobody() -> None:
         await scene.rounds(GRACE + 1)
         assert not scene.store.objects
         assert not await scene.states()
+
+    with_scene(work)
+
+
+# The scrub
+
+SCRUBBED = replace(SETTINGS, scrub_interval_ms=5 * SETTINGS.round_ms, scrub_age_ms=60_000)
+
+
+async def stray(scene: Scene, made_ms: int, suffix: str = "") -> str:
+    """A PUT that was given up, and landed when its object was long gone."""
+    object_id = new_object_id(made_ms, random.Random(made_ms))
+    key = ObjectName(CLUSTER, Level.L1, object_id).key + suffix
+    await scene.store.put(key, b"from the dead")
+    return key
+
+
+async def days(scene: Scene, rounds_count: int) -> None:
+    for _ in range(rounds_count):
+        await scene.collector.step(SCRUBBED)
+        scene.clock.ms += SCRUBBED.round_ms
+        await scene.collector.step(SCRUBBED)
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+def test_what_came_back_from_the_dead_is_deleted_by_the_controller_itself() -> None:
+    """T20: nobody has to know of `sexton cloud scrub`."""
+
+    async def work(scene: Scene) -> None:
+        broker = await written(scene)
+        await claim_store(scene.store, CLUSTER)
+        kept = set(scene.store.objects)
+        now_ms = scene.clock.now_ms()
+        old, left = await stray(scene, now_ms - 120_000), await stray(scene, now_ms - 130_000, ".17.1.tmp")
+        young = await stray(scene, now_ms)
+        await days(scene, 4)
+        assert {old, left, young} <= scene.store.objects.keys(), "it is not due yet"
+        await days(scene, 3)
+        assert scene.store.objects.keys() == kept | {young}
+        scrubbed = (await scene.world.store.read_collection()).scrub_round
+        assert scrubbed >= 5
+        await days(scene, 1)
+        assert (await scene.world.store.read_collection()).scrub_round == scrubbed, "once, until it is due"
+        await scene.collector.stop()
+        await broker.stop()
+
+    with_scene(work)
+
+
+def test_a_store_without_its_marker_is_shouted_about_and_not_scrubbed(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(scene: Scene) -> None:
+        old = await stray(scene, 1)
+        with caplog.at_level(logging.ERROR):
+            await days(scene, 8)
+        assert old in scene.store.objects
+        assert caplog.text.count("the store has no marker") == 1, "not with every step"
+        await claim_store(scene.store, CLUSTER)
+        scene.clock.ms += 600_000
+        await days(scene, 1)
+        assert old not in scene.store.objects
+
+    with_scene(work)
+
+
+def test_a_scrub_that_takes_long_holds_nothing_up_and_ends_with_its_broker() -> None:
+    async def work(scene: Scene) -> None:
+        broker = await written(scene)
+        await claim_store(scene.store, CLUSTER)
+        await broker.stop()
+        listing = asyncio.Event()
+
+        async def list_for_ever(prefix: str) -> Any:
+            listing.set()
+            await asyncio.Event().wait()
+            yield prefix
+
+        scene.store.list = list_for_ever  # type: ignore[method-assign]
+        await days(scene, 6)
+        assert listing.is_set()
+        await scene.world.store.delete_topic(TOPIC.topic_id)
+        await days(scene, GRACE + 2)
+        assert not [key for key in scene.store.objects if "/l0/" in key]
+        await scene.collector.stop()
 
     with_scene(work)

@@ -18,6 +18,7 @@ from sexton.adapters.objects import open_store
 from sexton.cli.cloud import DataLostError
 from sexton.cli.main import app
 from sexton.ports.cloud import Level
+from sexton.ports.metastore import ConfigScope
 from sexton.ports.object_names import claim_store, new_object_id
 from tests.adapters.metastore.cloud.world import TOPIC, World
 from tests.adapters.metastore.rows import partitions, topic
@@ -108,12 +109,48 @@ def test_why_is_told_in_each_state(place: Place) -> None:
     live = told[0]["object"]
     assert "orders" in place.run("why", f"{CLUSTER}/l0/{live[-2:]}/{live}").output
     garbage = place.json("objects", "--state", "garbage")[0]["object_id"]
-    assert "nothing refers to it since round 0" in place.json("why", garbage)["why"]
+    why = place.json("why", garbage)["why"]
+    assert "nothing refers to it since round 0" in why
+    assert "in 15 rounds of cloud.gc.round.ms, about 15.0 minutes" in why
     assert "nobody knows it" in place.json("why", str(uuid.UUID(int=5)))["why"]
     asyncio.run(_register(place))
     pending = place.json("objects", "--state", "pending")[0]["object_id"]
     assert "registered by broker 1" in place.json("why", pending)["why"]
     assert place.run("why", "no-object").exit_code != 0
+
+
+def test_when_garbage_goes_is_told_and_what_holds_it_back(place: Place) -> None:
+    garbage = place.json("objects", "--state", "garbage")[0]["object_id"]
+    place.change("change_settings", ConfigScope.BROKER, "", {"cloud.delete.delay.ms": "180000"})
+    place.change("advance_round", 0)
+    assert "in 2 rounds of cloud.gc.round.ms, about 2.0 minutes" in place.json("why", garbage)["why"]
+    place.change("pin", uuid.UUID(int=1), "kafkalog", "a query of later", 60)
+    for round_ in (1, 2):
+        place.change("advance_round", round_)
+    assert "the controller deletes it with its next step" in place.json("why", garbage)["why"], (
+        "it is older than the pin"
+    )
+    assert [one["owner"] for one in place.json("status")["pins"]] == ["kafkalog"]
+    assert "kafkalog (a query of later) holds deletions back, until round 61" in place.run("status").output
+
+
+def test_an_object_that_a_query_may_use_stays_for_it(place: Place) -> None:
+    garbage = place.json("objects", "--state", "garbage")[0]["object_id"]
+    place.change("pin", uuid.UUID(int=1), "kafkalog", "a query of orders", 60)
+    for round_ in range(20):
+        place.change("advance_round", round_)
+    assert "it stays for kafkalog (a query of orders), until round 60" in place.json("why", garbage)["why"]
+    for round_ in range(20, 61):
+        place.change("advance_round", round_)
+    assert "the controller deletes it" in place.json("why", garbage)["why"], "the pin has ended"
+    assert place.json("status")["pins"] == []
+
+
+def test_status_tells_how_far_leveling_has_come(place: Place) -> None:
+    told = " ".join(place.run("status").output.split())
+    for column in ("leveled", "cleaned", "L0 waits"):
+        assert column in told
+    assert "3 for " in told
 
 
 async def _register(place: Place) -> None:
@@ -177,6 +214,7 @@ def test_a_store_that_was_emptied_is_shouted_about(place: Place) -> None:
     done = place.run("check")
     assert isinstance(done.exception, DataLostError)
     assert "no marker" in done.exception.what
+    assert "accept-loss" not in str(done.exception), "it may be another store"
     assert f"{OBJECTS_COUNT} objects are lost" in done.exception.what
 
 
@@ -191,6 +229,14 @@ def test_where_there_is_no_cluster_it_is_said_what_to_do(tmp_path: Path) -> None
     done = CliRunner().invoke(app, ["cloud", "status", "--dir", str(tmp_path)])
     assert done.exception is not None
     assert "there is no cluster here" in str(done.exception)
+
+
+def test_a_metastore_that_is_not_there_is_not_made(place: Place) -> None:
+    wrong = place.path / "wrong.sqlite"
+    words = ["cloud", "status", "--metastore", f"sqlite:///{wrong}", "--store", place.store_url]
+    done = CliRunner().invoke(app, words)
+    assert "there is no such file" in str(done.exception)
+    assert not wrong.exists()
 
 
 def test_status_tells_which_partitions_are_not_in_the_store_yet(place: Place) -> None:

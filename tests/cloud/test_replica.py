@@ -11,6 +11,7 @@ import pytest
 
 from sexton.cloud.claims import Claims
 from sexton.cloud.replica import CloudParts, CloudReplica
+from sexton.cloud.replicas import CloudReplicas
 from sexton.log.types import Read
 from sexton.ports.cloud import Claimed, Outcome
 from sexton.ports.metastore import LeaseLostError, PartitionRow
@@ -183,6 +184,31 @@ def test_an_epoch_that_another_registration_claimed_is_not_led_again() -> None:
         assert not one.replica.is_leader
         await one.lead(epoch=2)
         await one.append(plain(b"a"))
+
+    with_brokers(work)
+
+
+def test_nobody_leads_twice_in_one_epoch_whatever_row_comes_late() -> None:
+    """A commit of the tail that was given up may still be on its way. It would be taken for one of the new tail."""
+
+    async def work(one: Broker, other: Broker) -> None:
+        replicas = CloudReplicas(one.host, SETTINGS)
+        row = row_of(1, 1)
+        replicas.apply([("orders", row)])
+        (first,) = replicas.all()
+        await until(lambda: first.is_leader)
+        first.append(plain(b"not committed yet"), -1, NOW_MS)
+        replicas.remove([A])  # it is placed elsewhere, and then the row of before is heard of
+        replicas.apply([("orders", row)])
+        assert replicas.stranded() == [A]
+        (again,) = replicas.all()
+        assert again is not first
+        assert not again.is_leader
+        replicas.apply([("orders", row_of(1, 2))])
+        await until(lambda: again.is_leader)
+        replicas.remove_topics([A[0]])
+        assert not replicas.parts.led, "of what is deleted nothing is kept"
+        await replicas.stop()
 
     with_brokers(work)
 

@@ -39,6 +39,8 @@ SEXTONS_OWN = {
     "cloud.linger.ms",
     "cloud.pending.bytes.max",
     "cloud.put.timeout.ms",
+    "cloud.scrub.age.ms",
+    "cloud.scrub.interval.ms",
     "cloud.store.url",
     "cloud.uploads.max",
     "cloud.view.age.max.ms",

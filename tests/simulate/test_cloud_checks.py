@@ -97,6 +97,17 @@ def test_what_is_registered_put_and_committed_is_right() -> None:
     assert scene.judge.commits_count == 1
 
 
+def test_a_copy_of_a_log_that_does_not_start_at_zero_is_right() -> None:
+    """What lies below it counts as leveled, and nothing of it was ever there."""
+    scene = Scene()
+    local = topic("local", 8)
+    (row,) = partitions(local, 1)
+    scene.do("create_topic", local, [row], {})
+    assert scene.do("begin_move", 1, scene.owner.epoch, row, 5) is not None
+    copied = (local.topic_id, 0)
+    assert scene.judge.leveled[copied].truth.gaps_below == 5
+
+
 def test_bytes_that_nobody_registered_break_c1() -> None:
     with found("C1.*not registered"):
         Scene().put(uuid.UUID(int=9), b"x")

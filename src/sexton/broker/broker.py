@@ -35,6 +35,7 @@ from sexton.broker.lifecycle.peers import Peers
 from sexton.broker.lifecycle.registration import Registration
 from sexton.broker.network.dispatch import Dispatch
 from sexton.broker.observe.pages import AdminPages
+from sexton.broker.observe.stored import Stored
 from sexton.broker.produce.refused import RefusedBatches
 from sexton.broker.produce.unpacking import Unpacking
 from sexton.broker.topics import ensure_topic
@@ -141,6 +142,7 @@ class Broker:
         host = None if objects is None else _CloudHost(self, objects)
         cloud = None if host is None else CloudReplicas(host, self._cloud_settings())
         self.collector = None if host is None else Collector(host)
+        self.stored = Stored(self)
         self.replicas = Replicas(self, self._replication_settings(), cloud)
         self._declining = Declining(self)
         self._mover = None if host is None or cloud is None else Mover(self, host, cloud.parts.claims)
@@ -320,6 +322,8 @@ class Broker:
         self.news.close()
         await self.dispatch.stop()
         self.unpacking.close()
+        if self.collector is not None:
+            await self.collector.stop()
         is_registered = self.identity[1] != NO_EPOCH
         if await self.replicas.stop() and is_registered:
             await self._mark_clean()
@@ -450,7 +454,7 @@ class Broker:
     async def _collect(self, collector: Collector) -> None:
         """Nothing of a broker's service relies on it, so it survives its bugs."""
         while True:
-            settings = CollectorSettings(self.config.cloud_gc_round_ms, self.config.cloud_delete_delay_ms)
+            settings = self._collector_settings()
             await asyncio.sleep(settings.step_ms / 1000)
             controller = self.view.controller
             if controller is None or controller.broker_id != self.config.node_id or not self.lease_is_valid():
@@ -462,6 +466,15 @@ class Broker:
                 logger.debug("compactors that are dead stay for now: %s", error)
             except Exception as bug:
                 self.supervisor.survived(bug, "collecting objects")
+
+    def _collector_settings(self) -> CollectorSettings:
+        config = self.config
+        return CollectorSettings(
+            round_ms=config.cloud_gc_round_ms,
+            delay_ms=config.cloud_delete_delay_ms,
+            scrub_interval_ms=config.cloud_scrub_interval_ms,
+            scrub_age_ms=config.cloud_scrub_age_ms,
+        )
 
     async def _ask_leader(self, broker_id: int, api_key: int, body: bytes) -> memoryview:
         row = self.view.broker(broker_id)

@@ -5,14 +5,11 @@ These commands read the metastore and the store themselves, so they work while n
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 from rich.console import Console
@@ -21,12 +18,16 @@ from rich.table import Table
 
 from sexton.cli import show
 from sexton.cli.broker import UsageError
+from sexton.cli.cloud_losses import accept_loss
+from sexton.cli.cloud_place import DEFAULT_DIRECTORY, Directory, MetastoreUrl, StoreUrl, with_cluster
+from sexton.cli.cloud_switch import switch
 from sexton.cli.connect import AsJson, confirm
 from sexton.errors import SextonError
 
 if TYPE_CHECKING:
+    from sexton.cloud.checking import Found
     from sexton.cloud.costs import Costs
-    from sexton.cloud.looking import Explanation, Found, Status
+    from sexton.cloud.looking import Explanation, Status
     from sexton.cloud.scrubbing import Scrubbed
     from sexton.ports.cloud import CloudPartitionRow, Extent, ObjectRow, ObjectState
     from sexton.ports.metastore import Metastore
@@ -38,19 +39,12 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-T = TypeVar("T")
-
 STATES = ("pending", "live", "garbage")
 WAITING_SHOWN = 10
-
-Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster's folder, as `sexton up` was told.")]
-DEFAULT_DIRECTORY = Path("sexton-data")
-MetastoreUrl = Annotated[
-    str | None, typer.Option("--metastore", metavar="URL", help="The cluster's, if there is no folder.")
-]
-StoreUrl = Annotated[
-    str | None, typer.Option("--store", metavar="URL", help="Its cloud.store.url, if there is no folder.")
-]
+LOST_REMEDY = (
+    "`sexton cloud why OBJECT` says what each was part of. What is lost for good is given up with "
+    "`sexton cloud accept-loss`"
+)
 
 
 class DataLostError(SextonError):
@@ -62,40 +56,6 @@ class DataLostError(SextonError):
 def _complete_states(incomplete: str) -> list[str]:
     *before, last = incomplete.split(",")
     return [",".join([*before, state]) for state in STATES if state.startswith(last) and state not in before]
-
-
-def _with_cluster(
-    directory: Path,
-    metastore_url: str | None,
-    store_url: str | None,
-    work: Callable[[Metastore, ObjectStore, uuid.UUID], Awaitable[T]],
-) -> T:
-    from sexton.adapters.metastore import open_metastore
-    from sexton.adapters.objects import open_store
-    from sexton.cli.cluster_folder import ClusterFolder
-
-    if metastore_url is None or store_url is None:
-        known = ClusterFolder(directory).recall()
-        if known is None:
-            raise UsageError(
-                "there is no cluster here", str(directory), "Name it with --dir, or --metastore and --store"
-            )
-        metastore_url, store_url = metastore_url or known.metastore_url, store_url or known.store_url
-    if not store_url:
-        raise UsageError("this cluster has no store for cloud topics", str(directory), "Start it with --cloud")
-
-    async def run() -> T:
-        metastore = open_metastore(metastore_url)
-        try:
-            store = open_store(store_url)
-            try:
-                return await work(metastore, store, await metastore.find_cluster())
-            finally:
-                await store.close()
-        finally:
-            await metastore.close()
-
-    return asyncio.run(run())
 
 
 @app.command()
@@ -111,7 +71,7 @@ def status(
     async def work(known: Metastore, _: ObjectStore, __: uuid.UUID) -> Status:
         return await looking.read_status(known)
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     if as_json:
         sums = [{**one._asdict(), "level": one.level.name, "state": one.state.name.lower()} for one in found.sums]
         partitions = [
@@ -124,7 +84,9 @@ def status(
             for row in found.partitions
         ]
         local = [{"topic": topic, "partition": partition} for topic, partition in still_local(found)]
-        show.print_json({"round": found.round, "objects": sums, "partitions": partitions, "local": local})
+        pins = [{**pin._asdict(), "pin_id": str(pin.pin_id)} for pin in found.pins]
+        told = {"round": found.round, "objects": sums, "partitions": partitions, "local": local, "pins": pins}
+        show.print_json(told)
         return
     if not found.partitions and not found.sums and not found.storage:
         Console(stderr=True).print("No cloud topics yet. `sexton topic create NAME --config storage.mode=cloud`")
@@ -135,13 +97,17 @@ def status(
         sizes = show.bytes_text(one.size_bytes), show.bytes_text(one.live_bytes)
         objects.add_row(one.level.name, one.state.name.lower(), f"{one.objects_count:,}", *sizes)
     console.print(objects)
-    table = Table("topic", "partition", "start", "end", "stable", "extents", "bytes", "writer", "epoch")
+    now_ms = time.time_ns() // 1_000_000
+    table = Table(
+        "topic", "partition", "start", "end", "stable", "leveled", "cleaned", "L0 waits", "bytes", "writer", "epoch"
+    )
     for row in found.partitions:
         table.add_row(
             escape(_name_of(found, row)),
             str(row.partition),
             *(f"{offset:,}" for offset in (row.start_offset, row.end_offset, row.stable_offset)),
-            f"{row.l0_extents_count:,}",
+            *(f"{offset:,}" for offset in (row.leveled_offset, row.cleaned_offset)),
+            _waits(row, now_ms),
             show.bytes_text(row.l0_bytes + row.l1_bytes),
             str(row.writer_id) if row.writer_id >= 0 else "none",
             str(row.writer_epoch),
@@ -151,7 +117,16 @@ def status(
         names = ", ".join(f"{topic}-{partition}" for topic, partition in waiting[:WAITING_SHOWN])
         more = f" and {len(waiting) - WAITING_SHOWN:,} more" if len(waiting) > WAITING_SHOWN else ""
         console.print(escape(f"Local until their leaders copy them: {names}{more}"))
+    for pin in found.pins:
+        console.print(escape(f"{pin.owner} ({pin.what}) holds deletions back, until round {pin.until_round}"))
     console.print(f"[dim]round {found.round} of the collection[/]")
+
+
+def _waits(row: CloudPartitionRow, now_ms: int) -> str:
+    """For how long what brokers wrote has waited to be leveled, and in how many extents."""
+    if not row.l0_extents_count:
+        return ""
+    return f"{row.l0_extents_count:,} for {show.duration_text(max(0, now_ms - row.l0_since_ms))}"
 
 
 def _name_of(found: Status, row: CloudPartitionRow) -> str:
@@ -201,7 +176,7 @@ def objects(
                 break
         return rows
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     if as_json:
         show.print_json([_object_json(row) for row in found])
         return
@@ -243,7 +218,7 @@ def why(
     async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> Explanation:
         return await looking.explain(known, bytes_of, cluster_id, asked)
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     references = [_reference_json(found, one) for one in found.references]
     if as_json:
         row = None if found.row is None else _object_json(found.row)
@@ -277,12 +252,13 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Look whether everything that is part of a cloud topic is in the store. Exits with 1 if something is not."""
-    from sexton.cloud import looking
+    from sexton.cloud import checking
+    from sexton.cloud.ownership import REMEDY
 
     async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> Found:
-        return await looking.check(known, bytes_of, cluster_id, is_deep=deep)
+        return await checking.check(known, bytes_of, cluster_id, is_deep=deep)
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     if as_json:
         lost = [{"object": str(object_id), "what": what} for object_id, what in found.lost]
         show.print_json({**asdict(found), "lost": lost, "is_right": found.is_right})
@@ -291,7 +267,7 @@ def check(
     if not found.is_right:
         what = f"{len(found.lost)} objects are lost or damaged, {len(found.gaps)} gaps"
         what += "" if found.is_marked else ", and the store has no marker: it was emptied, or is another one"
-        raise DataLostError(what, str(directory), "`sexton cloud why OBJECT` says what each was part of")
+        raise DataLostError(what, str(directory), LOST_REMEDY if found.is_marked else REMEDY)
 
 
 @app.command()
@@ -314,7 +290,7 @@ def scrub(
         age_ms = int(days * 24 * 3_600_000)
         return await scrubbing.scrub(known, bytes_of, cluster_id, now_ms, age_ms=age_ms, is_dry=dry_run)
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     if as_json:
         keys = [one.key for one in found.unknown]
         show.print_json({**asdict(found), "unknown": keys, "unknown_bytes": found.unknown_bytes})
@@ -345,7 +321,7 @@ def cost(
     async def work(known: Metastore, _: ObjectStore, __: uuid.UUID) -> Costs:
         return await costs.estimate(known, time.time_ns() // 1_000_000, minutes * 60_000)
 
-    found = _with_cluster(directory, metastore, store, work)
+    found = with_cluster(directory, metastore, store, work)
     if as_json:
         show.print_json({**asdict(found), "dollars_per_month": found.dollars_per_month})
         return
@@ -359,6 +335,10 @@ def cost(
         table.add_row(what, f"{puts:,.0f} an hour", f"{dollars:,.2f}")
     table.add_row("together", "", f"{found.dollars_per_month:,.2f}")
     show.results().print(table)
+
+
+app.command("accept-loss")(accept_loss)
+app.command("switch")(switch)
 
 
 @app.command()
@@ -379,7 +359,7 @@ def adopt(
         await claim_store(bytes_of, cluster_id)
         return bytes_of.place
 
-    place = _with_cluster(directory, metastore, store, work)
+    place = with_cluster(directory, metastore, store, work)
     show.results().print(f"{escape(place)} is this cluster's. `sexton cloud check` says what is lost")
 
 

@@ -118,7 +118,7 @@ def set_settings(
 ) -> None:
     """Change settings. Every broker goes by them within a fraction of a second."""
     resource, owner = _target(topic, broker, cluster, group)
-    _change(bootstrap, resource, owner, dict(parse_settings(changes)))
+    change(bootstrap, resource, owner, dict(parse_settings(changes)))
 
 
 @app.command()
@@ -132,10 +132,12 @@ def unset(
 ) -> None:
     """Take settings away, so that the defaults hold again."""
     resource, owner = _target(topic, broker, cluster, group)
-    _change(bootstrap, resource, owner, dict.fromkeys(names))
+    change(bootstrap, resource, owner, dict.fromkeys(names))
 
 
-def _change(bootstrap: str, resource: Resource, owner: str, changes: dict[str, str | None]) -> None:
+def change(bootstrap: str, resource: Resource, owner: str, changes: dict[str, str | None]) -> None:
+    """Changes settings, and says so."""
+
     async def work(client: Client) -> None:
         from sexton.client.admin import Admin
 

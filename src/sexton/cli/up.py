@@ -20,6 +20,7 @@ from sexton import extras
 from sexton.cli.cluster_folder import DEFAULT_BROKERS, DEFAULT_PORT, Cluster, ClusterFolder, Wishes
 from sexton.cli.compactor_process import CompactorProcess
 from sexton.cli.compactor_process import command as compactor_command
+from sexton.cli.moved_store import check_store
 from sexton.cli.processes import exclusively
 from sexton.cli.supervisor import Child, State, Supervisor
 from sexton.errors import SextonError
@@ -100,6 +101,7 @@ def up(
                 store_url=cloud,
             )
         )
+        check_store(folder.recall(), cluster)
         overrides = parse_settings(settings or [])
         for broker_id in cluster.broker_ids:
             folder.write_config(cluster, broker_id, overrides)

@@ -12,7 +12,8 @@
     claims    leaders take partitions over, many in one transaction
     replica   what a cloud partition is to API modules
     replicas  all cloud partitions of a broker
-    looking   for operators: what is there, what an object is for, whether all is there
+    looking   for operators: what is there, what an object is for
+    checking  for operators: whether all is there, and right
     collector objects that nothing refers to go (on the controller)
 
 docs/cloud.md has the words and the rules C1 to C12.

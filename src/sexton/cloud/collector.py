@@ -4,6 +4,7 @@
     purge     extents of deleted topics go, in chunks; their objects become garbage with the last of them
     round     moved on once it has stood still for a while, by this broker's own monotonic clock
     delete    bytes of what has been garbage for the grace; then, by the store's word, its row
+    scrub     once a day, beside the others: what the store has and nobody knows of is deleted (`scrubbing`)
 
 Safety rests on the rows alone (C1 to C4): rounds only decide how long a reader that looked an object up may still use
 it. So two controllers at once harm nobody, clocks may jump, and any step may be carried out twice or half.
@@ -11,11 +12,13 @@ it. So two controllers at once harm nobody, clocks may jump, and any step may be
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Final
 
 from sexton.cloud.host import CloudHost
+from sexton.cloud.scrubbing import AGE_MS, scrub
 from sexton.ports.cloud import ObjectRow
 from sexton.ports.metastore import MetastoreUnavailableError, StaleError
 from sexton.ports.object_names import ObjectName
@@ -37,6 +40,10 @@ GRACE_ROUNDS_MIN: Final = 2
 STEP_MS_MAX: Final = 5_000
 STEPS_PER_ROUND: Final = 4
 
+SCRUB_INTERVAL_MS: Final = 24 * 3_600_000
+SCRUB_AGAIN_MS: Final = 600_000
+"""After a scrub that could not be done: the store was away, or is not marked as this cluster's."""
+
 
 @dataclass(frozen=True, slots=True)
 class CollectorSettings:
@@ -44,6 +51,14 @@ class CollectorSettings:
     """`cloud.gc.round.ms`."""
     delay_ms: int
     """`cloud.delete.delay.ms`."""
+    scrub_interval_ms: int = SCRUB_INTERVAL_MS
+    """`cloud.scrub.interval.ms`."""
+    scrub_age_ms: int = AGE_MS
+    """`cloud.scrub.age.ms`."""
+
+    @property
+    def scrub_rounds(self) -> int:
+        return max(1, -(-self.scrub_interval_ms // self.round_ms))
 
     @property
     def grace_rounds(self) -> int:
@@ -61,6 +76,8 @@ class Collector:
         self._since_ms = 0
         """When this round was seen first."""
         self._deleted_count = 0
+        self._scrubbing: asyncio.Task[None] | None = None
+        self._scrub_failed_ms: int | None = None
 
     @property
     def deleted_count(self) -> int:
@@ -74,6 +91,7 @@ class Collector:
             await self._purge()
             await self._advance(settings)
             await self._delete(settings)
+            await self._begin_scrub(settings)
         except (MetastoreUnavailableError, StaleError, StoreUnavailableError, StoreRefusedError) as error:
             logger.debug("objects that are not needed stay for now: %s", error)
 
@@ -107,6 +125,37 @@ class Collector:
             logger.info("%d objects that nothing referred to were deleted", len(gone))
             if len(gone) < AT_ONCE:
                 return
+
+    async def _begin_scrub(self, settings: CollectorSettings) -> None:
+        """Due once so many rounds have passed: what a day is, is not told by a clock. To list a large store takes a
+        while, and nothing else waits for it."""
+        if self._scrubbing is not None and not self._scrubbing.done():
+            return
+        failed_ms = self._scrub_failed_ms
+        if failed_ms is not None and self._host.clock.monotonic_ms() - failed_ms < SCRUB_AGAIN_MS:
+            return
+        now = await self._host.metastore.read_collection()
+        if now.round - max(0, now.scrub_round) >= settings.scrub_rounds:
+            self._scrubbing = self._host.supervisor.work(self._scrub(settings.scrub_age_ms), "a scrub")
+
+    async def _scrub(self, age_ms: int) -> None:
+        host = self._host
+        try:
+            found = await scrub(host.metastore, host.objects, host.cluster_id, host.clock.now_ms(), age_ms=age_ms)
+        except (MetastoreUnavailableError, StoreUnavailableError, StoreRefusedError) as error:
+            self._scrub_failed_ms = host.clock.monotonic_ms()
+            level = logging.ERROR if isinstance(error, StoreRefusedError) else logging.INFO
+            logger.log(level, "the store is not scrubbed now, and will be later: %s", error)
+            return
+        self._scrub_failed_ms = None
+        self._deleted_count += found.deleted_count
+        if found.deleted_count:
+            logger.warning("%d objects that nobody knew of were deleted", found.deleted_count)
+
+    async def stop(self) -> None:
+        if self._scrubbing is not None:
+            self._scrubbing.cancel()
+            await asyncio.gather(self._scrubbing, return_exceptions=True)
 
     def _key(self, row: ObjectRow) -> str:
         return ObjectName(self._host.cluster_id, Level(row.level), row.object_id).key

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from sexton.cloud.cache import Cache
@@ -35,7 +35,7 @@ from sexton.ports.disk import Buffer
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.topic import TopicConfig
-from sexton.types import LeaderEpoch
+from sexton.types import NO_EPOCH, LeaderEpoch, PartitionId
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,9 @@ class CloudParts:
     cache: Cache
     claims: Claims
     views: Views
+    led: dict[PartitionId, LeaderEpoch] = field(default_factory=dict)
+    """The last epoch in which this process has led a partition, also one that was removed since. It leads in none of
+    them again: commits of its former tail may still be on their way, and nobody could tell them from its next ones."""
 
     @classmethod
     def make(cls, host: CloudHost, settings: CloudSettings) -> CloudParts:
@@ -307,6 +310,9 @@ class CloudReplica:
         self.row = row
         self.is_stranded = False
         if row.leader == self._parts.host.identity[0]:
+            if row.leader_epoch <= self._parts.led.get((self.topic_id, self.partition), NO_EPOCH):
+                self.is_stranded = True
+                return
             self.role = Role.CLAIMING
             self._claiming = self._parts.host.supervisor.work(self._claim(row), "a claim", self)
         self.wake_watchers()
@@ -344,6 +350,7 @@ class CloudReplica:
         self._reader = Reader(log, parts.cache, parts.views, parts.host, as_of_ms, self.wake_watchers)
         self._served = LedLog(log, self._reader)
         parts.uploads.join(log, _Listener(self, log))
+        parts.led[log.key] = log.leader_epoch
         self.role = Role.LEADER
         self.wake_watchers()
 

@@ -58,6 +58,8 @@ class CloudReplicas:
 
     def remove_topics(self, topic_ids: Sequence[uuid.UUID]) -> None:
         self.remove([key for key in self._by_key if key[0] in topic_ids])
+        for key in [key for key in self.parts.led if key[0] in topic_ids]:
+            del self.parts.led[key]
 
     def stranded(self) -> list[PartitionId]:
         """Partitions that this broker should lead, in an epoch in which it cannot."""

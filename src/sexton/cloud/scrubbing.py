@@ -4,6 +4,9 @@ Such objects are rare: a PUT that was given up, and landed after its object had 
 listing, and only then looked up: a key that was listed has been put, so its row was there before (C1); if there is none
 afterwards, it is gone, and never comes back (C3). The other way round would delete what is registered and put between
 the two. Young ones are left alone, not for safety, but for those who restore an older metastore.
+
+So it is with files that a crash left in a folder, on a file system that has none without names: each is named for its
+object, and nobody writes to it once that is gone.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
-from sexton.ports.metastore import Metastore
-from sexton.ports.object_names import ObjectName, is_claimed, object_id_time_ms, parse_key
+from sexton.ports.cloud import CloudStore, ObjectId
+from sexton.ports.object_names import is_claimed, object_id_time_ms, parse_key
 from sexton.ports.objects import ListedObject, ObjectStore, StoreRefusedError
 
 AT_ONCE: Final = 1_000
 AGE_MS: Final = 7 * 24 * 3_600_000
+TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 @dataclass(slots=True)
@@ -34,7 +38,7 @@ class Scrubbed:
 
 
 async def scrub(
-    metastore: Metastore,
+    metastore: CloudStore,
     store: ObjectStore,
     cluster_id: uuid.UUID,
     now_ms: int,
@@ -49,13 +53,13 @@ async def scrub(
         )
     round_ = (await metastore.read_collection()).round
     found = Scrubbed()
-    some: dict[ObjectName, ListedObject] = {}
+    some: dict[ListedObject, ObjectId] = {}
     async for listed in store.list(f"{cluster_id}/"):
-        name = parse_key(listed.key)
+        name = parse_key(_without_suffix(listed.key))
         if name is None:
             continue
         found.listed_count += 1
-        some[name] = listed
+        some[listed] = name.object_id
         if len(some) == AT_ONCE:
             await _look_up(metastore, store, some, found, now_ms - age_ms, is_dry)
             some = {}
@@ -65,19 +69,24 @@ async def scrub(
     return found
 
 
+def _without_suffix(key: str) -> str:
+    """A temporary file has its object's key, and more."""
+    return key.partition(".")[0] if key.endswith(TEMPORARY_SUFFIX) else key
+
+
 async def _look_up(
-    metastore: Metastore,
+    metastore: CloudStore,
     store: ObjectStore,
-    listed: dict[ObjectName, ListedObject],
+    listed: dict[ListedObject, ObjectId],
     found: Scrubbed,
     before_ms: int,
     is_dry: bool,
 ) -> None:
     if not listed:
         return
-    unknown = set(await metastore.find_unknown([name.object_id for name in listed]))
-    nobodys = {name: one for name, one in listed.items() if name.object_id in unknown}
-    old = [one for name, one in nobodys.items() if object_id_time_ms(name.object_id) < before_ms]
+    unknown = set(await metastore.find_unknown(list(dict.fromkeys(listed.values()))))
+    nobodys = {one: object_id for one, object_id in listed.items() if object_id in unknown}
+    old = [one for one, object_id in nobodys.items() if object_id_time_ms(object_id) < before_ms]
     found.young_count += len(nobodys) - len(old)
     found.unknown += old
     if old and not is_dry:

@@ -7,6 +7,7 @@ with CloudStore(directory) as store, SextonCluster(3, settings=..., store=store)
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -43,8 +44,11 @@ class CloudStore:
 
     @property
     def objects(self) -> list[Path]:
-        """Files of the gateway's, one for each object that is there. Not the marker."""
-        return [path for path in (self.gateway.bucket_dir(BUCKET) / PREFIX).glob("*/l?/*/*") if path.is_file()]
+        """Files of the gateway's, one for each object that is there. Not the marker. Directories that the gateway
+        removes meanwhile are passed over."""
+        found = os.walk(self.gateway.bucket_dir(BUCKET) / PREFIX)
+        files = (Path(at, name) for at, _, names in found for name in names)
+        return [path for path in files if path.parent.parent.name in ("l0", "l1")]
 
     @property
     def marker(self) -> Path:

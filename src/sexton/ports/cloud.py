@@ -436,6 +436,10 @@ class CloudStore(Protocol):
 
     async def unpin(self, pin_id: uuid.UUID) -> None: ...
 
+    async def read_pins(self) -> Sequence[PinRow]:
+        """Those that last, the oldest first."""
+        ...
+
     async def find_purgeable(self, limit: int) -> Sequence[uuid.UUID]:
         """Deleted topics that have rows here."""
         ...

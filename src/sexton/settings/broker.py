@@ -351,6 +351,20 @@ class BrokerSettings(GroupSettings, TransactionSettings):
         update=Update.CLUSTER_WIDE,
     )
 
+    cloud_scrub_interval_ms: int = _long(
+        86_400_000,
+        "How often the controller lists the store for objects that nobody knows of: put after they had been given up, "
+        "which is rare. Counted in rounds of the collection.",
+        low=1_000,
+        update=Update.CLUSTER_WIDE,
+    )
+    cloud_scrub_age_ms: int = _long(
+        604_800_000,
+        "Objects that nobody knows of and that are younger stay in the store, for whoever restores an older metastore.",
+        low=0,
+        update=Update.CLUSTER_WIDE,
+    )
+
     # --- Sexton's own ---
 
     metastore_url: str = _string(

@@ -40,6 +40,8 @@ _SEXTONS_OWN = frozenset(
         "cloud.linger.ms",
         "cloud.pending.bytes.max",
         "cloud.put.timeout.ms",
+        "cloud.scrub.age.ms",
+        "cloud.scrub.interval.ms",
         "cloud.store.url",
         "cloud.uploads.max",
         "cloud.view.age.max.ms",

@@ -198,6 +198,7 @@ class CloudJudge:
         if ledger is None:
             ledger = self._ledgers[key] = CloudLedger(row.start_offset, row.start_offset)
             ledger.copied = [] if key in self._agreement.rows else None
+            self.leveled[key] = LeveledLog(Truth(gaps_below=row.start_offset))
         if ledger.end_offset < row.end_offset:
             for extent in tables.extents.get(key, ()):
                 if extent.base_offset >= ledger.end_offset:
@@ -267,7 +268,7 @@ class CloudJudge:
 
     def _take(self, key: PartitionId, ledger: CloudLedger, extent: Extent) -> None:
         place = self._place(key)
-        leveled = self.leveled.setdefault(key, LeveledLog(Truth(gaps_below=extent.base_offset)))
+        leveled = self.leveled[key]
         where = f"{place[0]}-{place[1]}@{extent.base_offset}"
         if extent.base_offset != ledger.end_offset:
             raise SimulationFailure("C5", f"{where}: an extent after {ledger.end_offset}")

@@ -479,6 +479,10 @@ class SimulatedMetastore:
     async def unpin(self, pin_id: uuid.UUID) -> None:
         await self._call("unpin", pin_id)
 
+    async def read_pins(self) -> Sequence[PinRow]:
+        answer: Sequence[PinRow] = await self._call("read_pins")
+        return answer
+
     async def find_purgeable(self, limit: int) -> Sequence[uuid.UUID]:
         answer: Sequence[uuid.UUID] = await self._call("find_purgeable", limit)
         return answer

@@ -97,6 +97,37 @@ def test_a_folder_that_is_not_there_is_not_filled(tmp_path: Path) -> None:
     assert not (tmp_path / "unmounted").exists()
 
 
+def test_a_directory_that_another_task_made_is_flushed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one may have died before it did: after a power loss a committed object would be gone with its directory."""
+    flushed: list[str] = []
+    flush = blocking._flush_directory
+
+    def noted(directory: str) -> None:
+        flushed.append(os.path.relpath(directory, tmp_path))
+        flush(directory)
+
+    monkeypatch.setattr(blocking, "_flush_directory", noted)
+    (tmp_path / KEY).parent.mkdir(parents=True)
+    store = BlockingStore(f"file://{tmp_path}")
+    for name in ("one", "other"):
+        upload = store.upload(f"{KEY}-{name}")
+        assert set(flushed) >= {".", "cluster", "cluster/l1"}
+        upload.write(b"x")
+        upload.finish()
+    assert sorted(flushed) == [".", "cluster", "cluster/l1", "cluster/l1/ab", "cluster/l1/ab"], (
+        "once, but for the names"
+    )
+    (tmp_path / f"{KEY}-one").unlink()
+    (tmp_path / f"{KEY}-other").unlink()
+    (tmp_path / KEY).parent.rmdir()
+    upload = store.upload(KEY)
+    upload.write(b"x")
+    upload.finish()
+    assert is_there(store), "a directory that somebody removed is made again"
+
+
 def test_a_crash_leaves_no_file_with_a_name(tmp_path: Path) -> None:
     upload = BlockingStore(f"file://{tmp_path}").upload(KEY)
     upload.write(b"half")

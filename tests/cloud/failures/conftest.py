@@ -14,7 +14,7 @@ import pytest
 
 from sexton.adapters.metastore import open_metastore
 from sexton.adapters.objects import open_store
-from sexton.cloud.looking import Found, check
+from sexton.cloud.checking import Found, check
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.cloud_store import CloudStore
 from sexton.harness.postgres import Postgres

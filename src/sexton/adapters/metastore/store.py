@@ -236,6 +236,9 @@ class SqlMetastore:
     async def unpin(self, pin_id: uuid.UUID) -> None:
         await self.run(cloud_objects.unpin, pin_id)
 
+    async def read_pins(self) -> Sequence[PinRow]:
+        return await self.run(cloud_objects.read_pins)
+
     async def find_purgeable(self, limit: int) -> Sequence[uuid.UUID]:
         return await self.run(trimming.find_purgeable, limit)
 

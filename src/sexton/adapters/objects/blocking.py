@@ -239,10 +239,15 @@ class _FolderUpload:
         return StoreUnavailableError(f"{error.strerror or error}", self._place, AWAY_REMEDY)
 
 
+_durable: Final[set[str]] = set()
+"""Directories whose names this process has flushed, with all above them up to the folder."""
+
+
 def _make_durable(root: str, directory: str) -> None:
-    """Directories that are new are flushed into their parents, as `FolderStore.put` does."""
+    """As `FolderStore.put` does: each is flushed into its parent once, whoever made it. Another task may have made it a
+    moment ago, and have died before it was flushed."""
     missing = []
-    while directory != root and not os.path.isdir(directory):
+    while directory != root and not (directory in _durable and os.path.isdir(directory)):
         missing.append(directory)
         directory = os.path.dirname(directory)
     for one in reversed(missing):
@@ -250,6 +255,7 @@ def _make_durable(root: str, directory: str) -> None:
             os.mkdir(one)
     for one in missing:
         _flush_directory(os.path.dirname(one))
+    _durable.update(missing)
 
 
 def _flush_directory(directory: str) -> None:

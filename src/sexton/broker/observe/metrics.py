@@ -39,6 +39,7 @@ async def metrics(broker: Broker) -> bytes:
     for write in (_broker, _partitions, _traffic, _cloud):
         write(out, broker)
         await asyncio.sleep(0)
+    await broker.stored.write(out)
     replicas = await broker.compaction_requests.status()
     _compaction(out, broker, replicas)
     for _ in _compacted_partitions(out, replicas[:PARTITIONS_MAX]):

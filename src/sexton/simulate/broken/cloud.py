@@ -125,11 +125,14 @@ CLOUD: dict[str, Break] = {
     "1-move": Break(Patch(LocalReplica, "seal", _seals_nothing), Profile.CLOUD, 0.5),
     "C1": Break(Patch(Pool, "_fill", _registers_nothing), Profile.CLOUD, 0.4),
     "C2": Break(Patch(uploads, "until_answered", _waits_for_no_answer), Profile.CLOUD, 0.4),
+    "C3": Break(Patch(committing, "lock_objects", _finds_all_pending), Profile.CLOUD, 0.4),
     "C4": Break(Patch(CollectorSettings, "grace_rounds", property(_has_no_grace)), Profile.CLOUD, 0.4),
     "C5": Break(Patch(committing._Commit, "_fits", staticmethod(_fits_anywhere)), Profile.CLOUD, 0.4),
     "C6": Break(Patch(CloudReplica, "high_watermark", property(_ends_with_its_tail)), Profile.CLOUD, 0.4),
     "C10": Break(Patch(Uploads, "_commit", _takes_silence_for_done), Profile.CLOUD, 0.4),
     "C10-delete": Break(Patch(Uploads, "_commit", _cleans_up_after_silence), Profile.CLOUD, 0.4),
+    "C11": Break(Patch(Uploads, "_fits", _has_always_room), Profile.CLOUD, 0.4),
+    "C12": Break(Patch(Block, "checked", classmethod(_believes_the_store)), Profile.CLOUD, 0.4),
     "8-cloud": Break(Patch(CloudLog, "seal", _calls_all_stable), Profile.CLOUD, 0.4),
 }
 """By rule: a log takes appends while its partition becomes a cloud partition; ids are used that nobody registered;

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Final
 
+from sexton.cloud.log import CloudLog
 from sexton.compactor.cloud import jobs, planning, reference, work
 from sexton.compactor.cloud.plans import Compacted, PartitionPlan
 from sexton.ports.cloud import AbortedRow
@@ -20,6 +23,18 @@ def _is_never_late(self: jobs.CloudJobs, plan: PartitionPlan, made: Compacted) -
     return False
 
 
+APART_S: Final = 1.0
+_trim_leveled = CloudLog._trim_leveled
+
+
+def _keeps_the_map_of_before(self: CloudLog) -> None:
+    """For a second L0 is read still, and its list is gone: as if the two had been asked for apart."""
+    told = self._told_leveled_offset
+    if self.leveled_offset < told <= self.committed_offset:
+        self._aborted = [one for one in self._aborted if one.last_offset >= told]
+        asyncio.get_running_loop().call_later(APART_S, _trim_leveled, self)
+
+
 LEVELED: dict[str, Break] = {
     "C7": Break(Patch(reference, "_is_aborted", _believes_all), Profile.LEVELED, 0.5),
     "C8": Break(
@@ -31,5 +46,7 @@ LEVELED: dict[str, Break] = {
         Profile.LEVELED,
         0.5,
     ),
+    "C9": Break(Patch(CloudLog, "_trim_leveled", _keeps_the_map_of_before), Profile.LEVELED, 0.5),
 }
-"""By rule: aborted records are settled as if they were committed; tombstones go as soon as they are known to go."""
+"""By rule: aborted records are settled as if they were committed; tombstones go as soon as they are known to go;
+records are read from L0, and what was aborted among them is asked for when it is L1."""

@@ -154,8 +154,10 @@ async def test_a_pin_that_is_not_renewed_ends_and_stays_so(world: World) -> None
     unused = await world.pending()
     await world.do("pin", uuid.UUID(int=1), "me", "a query", 3)
     await world.do("release_objects", world.brokers[1], [unused])
+    assert [(pin.owner, pin.what, pin.until_round) for pin in await world.do("read_pins")] == [("me", "a query", 3)]
     await rounds(world, 4)
     assert await collected(world) == [unused]
+    assert await world.do("read_pins") == []
     for _ in range(2):
         with pytest.raises(StaleError, match="plan anew"):
             await world.do("renew_pin", uuid.UUID(int=1), 9)

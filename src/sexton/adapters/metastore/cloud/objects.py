@@ -284,6 +284,13 @@ def renew_pin(session: Session, pin_id: uuid.UUID, rounds: int) -> PinRow:
         return found._replace(until_round=until)
 
 
+def read_pins(session: Session) -> list[PinRow]:
+    round_ = select(collection.c.round).where(collection.c.id == ONLY_ROW).scalar_subquery()
+    columns = (pins.c.pin_id, pins.c.round, pins.c.until_round, pins.c.owner, pins.c.what)
+    query = select(*columns).where(pins.c.until_round >= round_).order_by(pins.c.round, pins.c.pin_id)
+    return [PinRow(*fields) for fields in session.execute(query)]
+
+
 def _pin(session: Session, pin_id: uuid.UUID) -> PinRow | None:
     columns = (pins.c.pin_id, pins.c.round, pins.c.until_round, pins.c.owner, pins.c.what)
     found = session.execute(select(*columns).where(pins.c.pin_id == pin_id)).first()

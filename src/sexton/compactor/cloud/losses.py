@@ -1,0 +1,208 @@
+"""Accepting a loss: runs that cannot be read any more become runs without records, so that consumers, leveling and
+compaction get on.
+
+A broker never does this by itself: what is missing today may be back tomorrow, from a backup or another version of the
+object (C12). An operator who knows that it is not names the offsets. Only what really cannot be read there is given up;
+everything around it stays as it is. What the operator's command does is what compactors do, with their commits: L0 is
+leveled up to the end of what is lost, L1 is replaced, and whatever the log has become meanwhile wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import ClassVar, Final, NamedTuple
+
+from sexton.cloud.checking import patiently, read_range
+from sexton.cloud.copying import fillers
+from sexton.cloud.ownership import unmarked
+from sexton.compactor.cloud.jobs import CloudJobs
+from sexton.compactor.cloud.planning import plan_level
+from sexton.compactor.cloud.plans import L1_BYTES, PartitionPlan, Writer
+from sexton.compactor.cloud.reference import ReferenceCloudEngine
+from sexton.errors import DamagedObjectError, SextonError
+from sexton.log.epochs import EpochHistory
+from sexton.ports.clock import Clock
+from sexton.ports.cloud import CloudPartitionRow, Extent, Level, hash_of_settings
+from sexton.ports.metastore import ConfigScope, LeaseLostError, Metastore, MetastoreUnavailableError, StaleError
+from sexton.ports.object_names import ObjectName, is_claimed
+from sexton.ports.objects import ObjectMissingError, ObjectStore
+from sexton.ports.work_queue import CompactorRow
+from sexton.records.batch import Batch, decode_all
+from sexton.records.objects import Level as ObjectLevel
+from sexton.records.objects import read_batches
+from sexton.types import PartitionId
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "sexton cloud accept-loss"
+LEASE_MS: Final = 15_000
+RENEW_MS: Final = 3_000
+PAGE: Final = 1_000
+STEP_BYTES: Final = 64 << 20
+"""Of L0 that is leveled at once: it is held in memory."""
+REFUSED_MAX: Final = 20
+"""A log that goes on changing, by compactors that run meanwhile, is read so often anew."""
+
+
+class LossError(SextonError):
+    """Nothing can be given up there, or not now."""
+
+    exit_code: ClassVar[int] = 65
+
+
+class Loss(NamedTuple):
+    extent: Extent
+    why: str
+
+
+async def find_losses(
+    metastore: Metastore,
+    store: ObjectStore,
+    cluster_id: uuid.UUID,
+    key: PartitionId,
+    offsets: range,
+    rng: random.Random,
+) -> list[Loss]:
+    """Every run that has some of these offsets is read. Raises StoreUnavailableError: what a store that is away has
+    nobody knows; and StoreRefusedError where the marker is not: in another store everything would be lost."""
+    if not await patiently(lambda: is_claimed(store, cluster_id), rng):
+        raise unmarked(store.place)
+    losses: list[Loss] = []
+    async for _, extent in _extents(metastore, key, offsets):
+        if extent.object_id is None:
+            continue
+        name = ObjectName(cluster_id, ObjectLevel(int(extent.level)), extent.object_id).key
+        try:
+            data = await read_range(store, name, extent.position, extent.size_bytes, rng)
+            read_batches(data, ObjectLevel(int(extent.level)), extent.base_offset, extent.end_offset, name)
+        except (ObjectMissingError, DamagedObjectError) as error:
+            losses.append(Loss(extent, str(error.what)))
+    return losses
+
+
+async def _extents(
+    metastore: Metastore, key: PartitionId, offsets: range
+) -> AsyncIterator[tuple[CloudPartitionRow, Extent]]:
+    """Each with the partition's row of the same moment."""
+    at = offsets.start
+    while page := await metastore.read_extents(key, at, PAGE):
+        for extent in page.extents:
+            if extent.base_offset >= offsets.stop:
+                return
+            yield page.row, extent
+        if len(page.extents) < PAGE:
+            return
+        at = page.extents[-1].end_offset
+
+
+async def accept(
+    metastore: Metastore,
+    store: ObjectStore,
+    writer: Writer,
+    key: PartitionId,
+    topic: str,
+    losses: Sequence[Loss],
+    clock: Clock,
+    rng: random.Random,
+) -> None:
+    """Raises LossError if that cannot be now. What was done by then is done: call again."""
+    lost = [loss.extent for loss in losses]
+    jobs = CloudJobs(metastore, store, _WithoutThem(store, lost), clock, rng)
+    async with _leased(metastore, writer.compactor_id):
+        refused_count = 0
+        while (plan := await _next_plan(metastore, key, topic, lost)) is not None:
+            run = jobs.level if plan.extents[0].level is Level.L0 else jobs.merge
+            (done,) = await run([plan], writer, L1_BYTES)
+            refused_count += done.is_refused
+            if done.error and (not done.is_refused or refused_count > REFUSED_MAX):
+                raise LossError(done.error, plan.name, "Call this again; stop compactors if it goes on")
+
+
+async def _next_plan(
+    metastore: Metastore, key: PartitionId, topic: str, lost: Sequence[Extent]
+) -> PartitionPlan | None:
+    """What is to be done next; None if none of them is part of the log any more."""
+    offsets = range(lost[0].base_offset, lost[-1].end_offset)
+    async for row, extent in _extents(metastore, key, offsets):
+        if extent not in lost:
+            continue
+        if extent.level is Level.L1:
+            settings = await _settings_of(metastore, topic)
+            return PartitionPlan(topic=topic, row=row, extents=(extent,), settings_hash=hash_of_settings(settings))
+        return await _leveling_up_to(metastore, key, topic, row, extent)
+    return None
+
+
+async def _leveling_up_to(
+    metastore: Metastore, key: PartitionId, topic: str, row: CloudPartitionRow, lost: Extent
+) -> PartitionPlan:
+    place = f"{topic}:{key[1]}"
+    if row.stable_offset < lost.end_offset:
+        raise LossError(
+            f"a transaction is open below offset {lost.end_offset}, and what comes behind it stays as it is",
+            place,
+            "Wait until it has ended, or end it: `sexton txn list` shows it",
+        )
+    for _ in range(REFUSED_MAX):
+        plan = await plan_level(metastore, key, topic)
+        if plan is not None:
+            return _cut(plan, lost)
+    raise LossError("the log goes on changing", place, "Call this again; stop compactors if it goes on")
+
+
+def _cut(plan: PartitionPlan, lost: Extent) -> PartitionPlan:
+    chosen: list[Extent] = []
+    size_bytes = 0
+    for extent in plan.extents:
+        if extent.base_offset >= lost.end_offset or (chosen and size_bytes + extent.size_bytes > STEP_BYTES):
+            break
+        chosen.append(extent)
+        size_bytes += extent.size_bytes
+    return replace(plan, extents=tuple(chosen))
+
+
+async def _settings_of(metastore: Metastore, topic: str) -> dict[str, str]:
+    known = (await metastore.read_changes(0)).configs
+    return next((dict(one.settings) for one in known if (one.scope, one.name) == (ConfigScope.TOPIC, topic)), {})
+
+
+class _WithoutThem(ReferenceCloudEngine):
+    """Reads what is lost as batches without records."""
+
+    def __init__(self, store: ObjectStore, lost: Sequence[Extent]) -> None:
+        super().__init__(store)
+        self._lost = lost
+
+    async def _read(self, extent: Extent, writer: Writer) -> list[Batch]:
+        if extent not in self._lost:
+            return await super()._read(extent, writer)
+        return list(decode_all(b"".join(fillers(extent.base_offset, extent.end_offset, EpochHistory()))))
+
+
+@asynccontextmanager
+async def _leased(metastore: Metastore, compactor_id: uuid.UUID) -> AsyncIterator[None]:
+    """What this writes belongs to a compactor's lease, as all that compactors write."""
+    await metastore.register_compactor(CompactorRow(compactor_id, NAME, LEASE_MS, 0))
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(RENEW_MS / 1000)
+            with suppress(MetastoreUnavailableError, LeaseLostError):
+                await metastore.renew_compactor(compactor_id)
+
+    renewing = asyncio.ensure_future(keep())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        for row in await metastore.read_compactors():
+            if row.compactor_id == compactor_id:
+                with suppress(StaleError):
+                    await metastore.remove_compactor(compactor_id, row.renewals_count)
