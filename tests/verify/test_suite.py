@@ -58,8 +58,13 @@ def test_every_workload_meets_every_fault() -> None:
     for workload, known in WORKLOADS.items():
         faults = {fault for cell in cells if cell.workload == workload for fault in cell.faults}
         able = {name for name in FAULTS if suite._is_able(name, "sexton")}
-        assert faults == able - {"store"} - (set() if known.compacts else {"grave"})
+        is_transactional = any(cell.is_transactional for cell in cells if cell.workload == workload)
+        compaction = set() if known.compacts else {"grave", "compactor"}
+        assert faults == able - {"store"} - compaction - (set() if is_transactional else {"late"})
     assert {cell.is_transactional for cell in cells if cell.workload == "queue"} == {False, True}
+    plain = [cell for cell in cells if not cell.is_transactional]
+    assert plain, "queue can be had without transactions"
+    assert not any("late" in cell.faults for cell in plain), "nothing would be held"
     on_cloud = {fault for cell in suite.cells("sexton", "cloud") for fault in cell.faults}
     assert on_cloud == able - {"grave"}
 

@@ -33,6 +33,7 @@ from sexton.cli.verify_names import (
     WORKLOADS,
     among,
     clients_in,
+    ignored_in,
     model_named,
     names_in,
 )
@@ -40,9 +41,9 @@ from sexton.cli.verify_run import SECOND_NS, RunOptions, asked_for
 from sexton.errors import SextonError
 
 if TYPE_CHECKING:
-    from sexton.checker.allowed import Model
     from sexton.checker.verdict import Judgement
     from sexton.history.op import Type
+    from sexton.verify.run import Rules
     from sexton.verify.runner import Plan
     from sexton.verify.selftest import Result
     from sexton.verify.shrinking import Tries
@@ -53,6 +54,13 @@ PIPED_WIDTH: Final = 160
 
 TIMEOUT_MS_MAX: Final = 40_000
 """Of transactions: whoever waits for the end of one must be done before it is taken for hanging."""
+
+PATIENCE_S: Final = 60.0
+EVIDENCE_CASES: Final = 32
+"""Both as `checker.view.Options` has them: a test compares them."""
+
+IGNORE_HELP: Final = "Allow these as well, with commas: `sexton verify list` has them."
+PATIENCE_HELP: Final = "How long a consumer may stand still once all is healed, before it counts as stuck."
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -159,6 +167,7 @@ def run(
             autocompletion=among(FAULTS, has_list=True),
         ),
     ] = "",
+    no_faults: Annotated[bool, typer.Option("--no-faults", help="Break nothing: so it is without --nemesis.")] = False,
     time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="How long faults come.", min=1)] = 60.0,
     client: Annotated[
         str,
@@ -263,6 +272,15 @@ def run(
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", help="Between faults, about.", min=0.1)
     ] = 10.0,
+    stable_period_s: Annotated[
+        float | None,
+        typer.Option(
+            "--stable-period",
+            metavar="SECONDS",
+            help="How long the same faults may come, before others have their turn: three intervals.",
+            min=0.1,
+        ),
+    ] = None,
     final_time_s: Annotated[
         float, typer.Option("--final-time", metavar="SECONDS", help="For the final reads, at most.", min=1)
     ] = 200.0,
@@ -305,6 +323,8 @@ def run(
             autocompletion=among(MODELS),
         ),
     ] = "kafka",
+    ignore: Annotated[str, typer.Option(metavar="ANOMALIES", help=IGNORE_HELP)] = "",
+    patience_s: Annotated[float, typer.Option("--patience", metavar="SECONDS", help=PATIENCE_HELP, min=1)] = PATIENCE_S,
 ) -> None:
     """Start a cluster, use it while faults come and go, and judge what its clients saw.
 
@@ -330,7 +350,14 @@ def run(
 
 
 def _confirm(bootstrap: str, plan: Plan) -> None:
-    typer.confirm(f"Make topics {plan.topic_prefix}* in {bootstrap}, use them, and delete them?", abort=True)
+    """Not with the exit code of a verdict: nothing was tested."""
+    asked = f"Make topics {plan.topic_prefix}* in {bootstrap}, use them, and delete them?"
+    try:
+        is_wanted = typer.confirm(asked)
+    except typer.Abort:  # nobody is there to answer
+        is_wanted = False
+    if not is_wanted:
+        raise UsageError("nothing was written, nothing was tested", bootstrap, "Answer y, or say so before: --yes")
 
 
 @app.command()
@@ -344,7 +371,12 @@ def check(
             autocompletion=among(MODELS),
         ),
     ] = "kafka",
-    ignore: Annotated[str, typer.Option(metavar="ANOMALIES", help="Allow these as well, with commas.")] = "",
+    ignore: Annotated[str, typer.Option(metavar="ANOMALIES", help=IGNORE_HELP)] = "",
+    patience_s: Annotated[float, typer.Option("--patience", metavar="SECONDS", help=PATIENCE_HELP, min=1)] = PATIENCE_S,
+    evidence: Annotated[
+        int,
+        typer.Option(metavar="COUNT", help="Cases of each anomaly that are kept, the worst. All are counted.", min=1),
+    ] = EVIDENCE_CASES,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Judge on Spark: local[*], spark://host:7077, yarn, ...")
     ] = None,
@@ -354,14 +386,13 @@ def check(
     It ends with 0 if the verdict is true, with 1 if it is false, and with 3 if not all was tested that should have
     been.
     """
+    from sexton.checker.view import Options
     from sexton.verify import run as verifying
     from sexton.verify.report import page
 
-    ignored = frozenset(filter(None, ignore.split(",")))
-    if master is None:
-        judgement = verifying.check(path, model_named(model), ignored)
-    else:
-        judgement = _check_on_spark(path, model_named(model), ignored, master)
+    options = Options(patience_ms=round(patience_s * 1_000), evidence_max=evidence)
+    rules = verifying.Rules(model_named(model), frozenset(ignored_in(ignore)), options)
+    judgement = verifying.check(path, rules) if master is None else _check_on_spark(path, rules, master)
     if path.is_dir():
         verifying.write_results(path, judgement)
         if (path / page.NAME).exists():  # it may tell another verdict
@@ -369,7 +400,7 @@ def check(
     _tell(judgement, _console())
 
 
-def _check_on_spark(path: Path, model: Model, ignored: frozenset[str], master: str) -> Judgement:
+def _check_on_spark(path: Path, rules: Rules, master: str) -> Judgement:
     extras.need("compactor", "sexton verify check --master")
     from sexton.history.load import history_at
     from sexton.spark import check as checking
@@ -378,7 +409,7 @@ def _check_on_spark(path: Path, model: Model, ignored: frozenset[str], master: s
     found = history_at(path)  # before a session is started for nothing
     spark = session.start("sexton verify check", master)
     try:
-        return checking.check(spark.sparkContext, found.resolve(), model, ignored)
+        return checking.check(spark.sparkContext, found.resolve(), *rules)
     finally:
         spark.stop()
 

@@ -86,6 +86,12 @@ def clients_in(text: str) -> tuple[str, ...]:
     return names
 
 
+def ignored_in(text: str) -> tuple[str, ...]:
+    from sexton.checker.anomalies import ANOMALIES
+
+    return names_in(text, tuple(ANOMALIES), "anomaly")
+
+
 def model_named(name: str) -> Model:
     from sexton.checker.allowed import Model
 

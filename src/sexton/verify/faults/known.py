@@ -1,4 +1,4 @@
-"""All faults, by name."""
+"""All faults, by name, and where one of them would hit nothing."""
 
 from __future__ import annotations
 
@@ -44,3 +44,15 @@ _ALL: Final[tuple[type[Fault], ...]] = (
     SlowNetwork,
 )
 FAULTS: Final[Mapping[str, type[Fault]]] = {fault.name: fault for fault in _ALL}
+
+
+def pointless(name: str, *, compacts: bool, is_transactional: bool, has_shards: bool = False) -> str:
+    """Why it would hit nothing in such a run, or nothing. A run that asks for it would test less than it says."""
+    fault = FAULTS[name]
+    if fault.needs_compaction and not compacts:
+        return f"{name} hits nothing where no topic is compacted"
+    if fault.needs_transactions and not is_transactional:
+        return f"{name} hits nothing where there are no transactions"
+    if fault.hits_clients and has_shards:
+        return f"{name} does not find clients that shards have started"
+    return ""
