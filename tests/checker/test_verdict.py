@@ -190,7 +190,7 @@ def test_the_worst_cases_are_kept_and_all_are_counted() -> None:
 
 def test_a_judgement_is_plain_data() -> None:
     judgement = _good().judge()
-    told = {"verdict", "model", "allowed", "obligations", "notes"}
+    told = {"verdict", "model", "allowed", "obligations", "notes", "counted"}
     assert judgement.to_json().keys() == {*told, "anomalies"}
     assert {field.name for field in fields(Judgement)} == {*told, "findings"}
     assert {anomaly.weight for anomaly in ANOMALIES.values()} == set(Weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,12 @@ from sexton.checker.planted import correct
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import sabotage
 from sexton.checker.verdict import Verdict
+from sexton.history import run as description
+from sexton.history.lines import to_line
+from sexton.history.run import Description
 from sexton.verify.clients.known import CLIENTS, IMPATIENCE_MS
-from sexton.verify.run import against_expected
+from sexton.verify.run import Rules, against_expected, check, completed
+from sexton.verify.run import judge as judge_run
 from sexton.verify.runner import Plan
 
 
@@ -61,6 +66,23 @@ def test_where_consumers_stand_after_an_abort_counts_only_if_somebody_relies_on_
     found = against_expected(judgement, expected, seen)
     assert found.verdict is verdict
     assert found.wrong() == []
+
+
+def test_what_somebody_expected_of_a_run_counts_once_however_it_is_judged(tmp_path: Path) -> None:
+    """On Spark, too, where the run's description does not go."""
+    history = correct(1)
+    run = replace(history.run, workload="abort")
+    more = {"options": {"expected": "rewind"}, "seen": {"advance, not rebalanced": 5}}
+    description.write(tmp_path, Description(run, more))
+    (tmp_path / "history.jsonl").write_bytes(b"".join(map(to_line, history.ops)))
+    judged = judge_run(tmp_path, history.ops, run, Rules())
+    assert judged.verdict is Verdict.TRUE, "the history alone"
+    for found in (completed(judged, tmp_path), check(tmp_path, Rules())):
+        assert found.verdict is Verdict.FALSE
+        assert [duty.name for duty in found.obligations if "after an abort" in duty.name] == [
+            "after an abort consumers rewind: 5 x advance, not rebalanced"
+        ]
+        assert list(found.counted.values()) == [5]
 
 
 def test_a_retry_of_a_producer_that_is_not_idempotent_may_write_a_record_twice() -> None:

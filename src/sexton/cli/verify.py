@@ -405,11 +405,12 @@ def _check_on_spark(path: Path, rules: Rules, master: str) -> Judgement:
     from sexton.history.load import history_at
     from sexton.spark import check as checking
     from sexton.spark import session
+    from sexton.verify.run import completed
 
     found = history_at(path)  # before a session is started for nothing
     spark = session.start("sexton verify check", master)
     try:
-        return checking.check(spark.sparkContext, found.resolve(), *rules)
+        return completed(checking.check(spark.sparkContext, found.resolve(), *rules), path)
     finally:
         spark.stop()
 
@@ -747,6 +748,8 @@ def _tell(judgement: Judgement, console: Console) -> None:
         table.add_row(finding.name, str(finding.count), told, escape(ANOMALIES[finding.name].meaning))
     if judgement.findings:
         console.print(table)
+    for what, times in judgement.counted.items():
+        console.print(f"Counted: {escape(what)}: {times:,}")
     for what, count in judgement.notes.items():
         console.print(f"Not judged: {what}: {escape(str(count))}")
     missing = [duty.name for duty in judgement.obligations if not duty.is_met]

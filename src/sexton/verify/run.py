@@ -157,7 +157,7 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     listener.phase("judges")
     rules = Rules(wanted.model, frozenset(wanted.ignored), Options(patience_ms=wanted.patience_ms))
     judgement = judge(wanted.directory, ops, _judged(wanted, plan, workload, skew_ms), rules)
-    judgement = against_expected(judgement, wanted.asked.expected, workload.seen)
+    judgement = completed(judgement, wanted.directory)
     write_results(wanted.directory, judgement)
     if wanted.has_page:
         page.write(wanted.directory, ops, description.read(wanted.directory), judgement.to_json())
@@ -215,11 +215,15 @@ def judge(directory: Path, ops: Sequence[Op], judged: Run, rules: Rules) -> Judg
     """A run that has just ended: a long one as `check` would, from its directory."""
     if len(ops) <= PLAIN_OPS_MAX:
         return reference.judge(ops, judged, *rules)
-    return check(directory, rules)
+    return _judge_at(directory, rules)
 
 
 def check(path: Path, rules: Rules) -> Judgement:
     """Whatever a person names as a history."""
+    return completed(_judge_at(path, rules), path)
+
+
+def _judge_at(path: Path, rules: Rules) -> Judgement:
     loaded = load(path)
     if len(loaded.history.ops) <= PLAIN_OPS_MAX:
         judgement = reference.judge(flat.to_ops(loaded.history), loaded.run, *rules)
@@ -227,9 +231,18 @@ def check(path: Path, rules: Rules) -> Judgement:
         from sexton.checker.kernels import judge as kernels  # compiled code, of which most runs have no need
 
         judgement = kernels.judge(loaded.history, loaded.run, *rules)
-    judgement = replace(judgement, notes=loaded.notes.to_json())
-    more = _more(path)
-    return against_expected(judgement, str(more.get("options", {}).get("expected", "")), more.get("seen", {}))
+    return replace(judgement, notes=loaded.notes.to_json())
+
+
+def completed(judgement: Judgement, path: Path) -> Judgement:
+    """By what the run's directory says beside its history: what was counted there, and what somebody expected of it."""
+    found = _description(path)
+    more, workload = found.more, found.run.workload
+    seen = {str(what): int(count) for what, count in more.get("seen", {}).items()}
+    of = next((each.counts for name, each in WORKLOADS.items() if name == workload and each.counts), workload)
+    counted = {f"{of}: {what}": count for what, count in seen.items()}
+    expected = str(more.get("options", {}).get("expected", ""))
+    return against_expected(replace(judgement, counted=counted), expected, seen)
 
 
 def against_expected(judgement: Judgement, expected: str, seen: Mapping[str, int]) -> Judgement:
@@ -250,13 +263,14 @@ def report(directory: Path) -> Path:
     if not results.exists():
         raise NotAHistoryError("nobody has judged it", str(directory), f"Judge it: sexton verify check {directory}")
     loaded = load(directory)
-    found = Description(loaded.run, _more(directory))
+    found = Description(loaded.run, _description(directory).more)
     return page.write(directory, flat.to_ops(loaded.history), found, json.loads(results.read_bytes()))
 
 
-def _more(directory: Path) -> Mapping[str, Any]:
+def _description(directory: Path) -> Description:
     """A directory with Jepsen's history has none."""
-    return description.read(directory).more if (directory / description.NAME).exists() else {}
+    has_one = (directory / description.NAME).exists()
+    return description.read(directory) if has_one else Description(Run())
 
 
 def write_results(directory: Path, judgement: Judgement) -> None:
