@@ -32,7 +32,11 @@ _REBALANCES: Final = frozenset({"poll-skip", "nonmonotonic-poll"})
 _WITH_WRITES: Final = frozenset({"G1c", "G1c-realtime", "PL-2-cycle-exists", "strong-PL-2-cycle-exists"})
 """Of these, what needs no ww edge is `G1c-wr` as well."""
 _UNCOMMITTED: Final = frozenset({"G1a", "precommitted-read", "G1c-wr", "G1c-wr-realtime", "aborted-in-table"})
-_LOSSES: Final = frozenset({"lost-write", "lost-record", "lost-key", "stale-value"})
+_LOSSES: Final = frozenset(
+    {"lost-write", "lost-record", "lost-key", "stale-value", "unseen", "acknowledged-nowhere", "group-skip"}
+)
+_TOLD_OFFSETS: Final = frozenset({"inconsistent-offsets", "nonmonotonic-send"})
+"""What lost records leave behind: their producers were told offsets at which there are others by now."""
 
 _RETRIES: Final = frozenset({"duplicate", "nonmonotonic-send"})
 
@@ -55,6 +59,7 @@ def allowed(view: View, model: Model, ignore: frozenset[str] = frozenset()) -> M
         reasons |= dict.fromkeys(_UNCOMMITTED, "consumers read uncommitted records")
     if not view.run.has_acks_all and view.nemesis:
         reasons |= dict.fromkeys(_LOSSES, "producers do not wait for all replicas, and brokers failed")
+        reasons |= dict.fromkeys(_TOLD_OFFSETS, "of records that were lost so, others have the offsets")
     if is_excused(view):
         reasons |= dict.fromkeys(ANOMALIES, "files were damaged, and nobody promises anything then")
     if not view.run.is_idempotent:

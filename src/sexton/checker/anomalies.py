@@ -67,7 +67,7 @@ _ALL: Final = (
         number=5,
         name="lost-write",
         meaning="An acknowledged record was never given to anybody, though consumers have read on beyond it.",
-        evidence="the value; its sender, a reader of the highest value read",
+        evidence="the value; its sender, a reader of the highest value read, or whose position moved over it",
         rules=(1,),
     ),
     Anomaly(
