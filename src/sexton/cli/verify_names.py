@@ -28,6 +28,7 @@ WAYS: Final = ("assign", "subscribe")
 FAULTS: Final = (
     "kill",
     "stop",
+    "rolling-restart",
     "pause",
     "partition",
     "clock",

@@ -16,12 +16,13 @@ from sexton.verify.faults.late import Late
 from sexton.verify.faults.moving import Leadership, Membership
 from sexton.verify.faults.network import SlowNetwork
 from sexton.verify.faults.partition import Partition
-from sexton.verify.faults.processes import Kill, Pause, Stop
+from sexton.verify.faults.processes import Kill, Pause, RollingRestart, Stop
 from sexton.verify.faults.services import Compactor, Metastore, Store
 
 _ALL: Final[tuple[type[Fault], ...]] = (
     Kill,
     Stop,
+    RollingRestart,
     Pause,
     Partition,
     Clock,
