@@ -17,7 +17,7 @@ from sexton.history.run import Description
 from sexton.verify.clients.known import CLIENTS, IMPATIENCE_MS
 from sexton.verify.run import Rules, against_expected, check, completed
 from sexton.verify.run import judge as judge_run
-from sexton.verify.runner import Plan
+from sexton.verify.runner import FETCHES, Plan
 
 
 def test_settings_that_were_asked_for_go_on_top_of_all_others() -> None:
@@ -39,6 +39,13 @@ def test_where_requests_are_late_producers_give_up_before_their_transactions_do(
     for name, known in CLIENTS.items():
         assert plan.producer_settings(name).items() >= known.impatient.items()
     assert Plan(seed=1).patience_ms == 1_000
+
+
+def test_no_client_waits_for_more_than_it_would_be_given_at_once() -> None:
+    """It would be given every piece of a long log only when its time is over, and never get to the end."""
+    assert all(int(each["fetch.min.bytes"]) < int(each["max.partition.fetch.bytes"]) for each in FETCHES)
+    assert len({each["max.partition.fetch.bytes"] for each in FETCHES}) == 3
+    assert 1 in {each["fetch.min.bytes"] for each in FETCHES}
 
 
 def test_shared_ids_are_of_two_clients_each() -> None:

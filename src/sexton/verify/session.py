@@ -175,6 +175,8 @@ class Session:
 
     def know(self, places: Mapping[int, Place], topics: Mapping[str, Topics]) -> None:
         """Raises Refused if a topic cannot be made."""
+        if not (places or topics or self._missing):
+            return
         self._places |= places
         self._missing |= {topic: wanted for topic, wanted in topics.items() if topic not in self._topics}
         if self._missing:
