@@ -15,9 +15,10 @@ from sexton.history import run as description
 from sexton.history.lines import to_line
 from sexton.history.run import Description
 from sexton.verify.clients.known import CLIENTS, IMPATIENCE_MS
-from sexton.verify.run import Rules, against_expected, check, completed
+from sexton.verify.run import Rules, against_expected, check, completed, digest
 from sexton.verify.run import judge as judge_run
 from sexton.verify.runner import FETCHES, Plan
+from sexton.verify.workloads.known import Asked
 
 
 def test_settings_that_were_asked_for_go_on_top_of_all_others() -> None:
@@ -39,6 +40,14 @@ def test_where_requests_are_late_producers_give_up_before_their_transactions_do(
     for name, known in CLIENTS.items():
         assert plan.producer_settings(name).items() >= known.impatient.items()
     assert Plan(seed=1).patience_ms == 1_000
+
+
+def test_a_digest_tells_plans_apart_that_do_or_suffer_something_else() -> None:
+    plan = Plan(seed=1, faults=("kill",))
+    assert digest(plan, Asked()) == digest(Plan(seed=1, faults=("kill",)), Asked())
+    others = (replace(plan, seed=2), replace(plan, faults=("pause",)), replace(plan, left_out=(0,)))
+    found = {digest(each, Asked()) for each in (plan, *others)} | {digest(plan, Asked(is_transactional=True))}
+    assert len(found) == 5
 
 
 def test_no_client_waits_for_more_than_it_would_be_given_at_once() -> None:

@@ -15,13 +15,15 @@ from typer.testing import CliRunner
 
 from sexton.checker.allowed import Model
 from sexton.checker.anomalies import ANOMALIES
+from sexton.checker.reference import judge
 from sexton.checker.view import Options
-from sexton.cli import verify, verify_names
+from sexton.cli import verify, verify_names, verify_telling
 from sexton.cli.verify_run import RunOptions, asked_for
 from sexton.errors import SextonError
 from sexton.harness.brokers import SextonCluster
 from sexton.history.flat import to_ops
 from sexton.history.load import load
+from sexton.history.op import Run
 from sexton.verify import samples
 from sexton.verify.clients.confluent import Admin
 from sexton.verify.clients.known import CLIENTS
@@ -249,6 +251,20 @@ def test_what_is_kept_and_waited_for_by_default_is_what_the_judge_has() -> None:
     """The command names the numbers itself, so that its help imports no judge."""
     assert Options().patience_ms == verify.PATIENCE_S * 1_000
     assert Options().evidence_max == verify.EVIDENCE_CASES
+
+
+def test_who_did_not_test_all_is_told_how_to() -> None:
+    """For each duty that the judge may find unmet."""
+    ways = verify_telling.remedies
+    assert ways(["compaction removed a record", "compaction removed a tombstone", "a leader moved"]) == [
+        "Give compaction longer (--time), or have tombstones that go sooner (another --seed)",
+        "Leaders move with --nemesis kill or leadership",
+    ]
+    names = {duty.name for duty in judge([], Run(workload="table")).obligations}
+    names |= {duty.name for duty in judge([], Run(workload="groups")).obligations}
+    for start in ("somebody read to the end", "a group was", "compaction removed a tombstone"):
+        assert any(name.startswith(start) for name in names), "a duty has another name by now"
+    assert ways(["poll was ok once"]) == ["Did the brokers serve? clients.log and cluster/node-*/ say more"]
 
 
 def test_a_list_is_completed_at_its_last_name() -> None:

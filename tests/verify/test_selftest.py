@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from sexton.checker.planted import correct
 from sexton.checker.sabotage import PLANS, sabotage
-from sexton.cli import verify
+from sexton.cli import verify, verify_telling
 from sexton.harness.brokers import SextonCluster
 from sexton.verify import selftest
 from sexton.verify.lies import LIES, Batch, Drops, Reorders, Repeats, batches
@@ -71,7 +71,7 @@ def test_a_judge_that_misses_what_was_planted_is_told_so() -> None:
 def test_a_selftest_that_finds_less_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "missed_in", lambda planted: f"not found in {planted.name}")
     error = CliRunner().invoke(verify.app, ["selftest", "--no-lies", "--seeds", "1"]).exception
-    assert isinstance(error, verify.SelfTestError)
+    assert isinstance(error, verify_telling.SelfTestError)
     assert "lost-write" in str(error)
 
 

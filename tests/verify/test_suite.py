@@ -12,7 +12,7 @@ from sexton.checker.planted import correct
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import sabotage
 from sexton.checker.verdict import Judgement
-from sexton.cli import verify
+from sexton.cli import verify, verify_telling
 from sexton.harness.errors import HarnessError
 from sexton.harness.postgres import Postgres
 from sexton.verify import run as verifying
@@ -100,7 +100,7 @@ def test_a_false_run_and_one_that_did_not_end_are_told_and_the_suite_goes_on(
     monkeypatch.setattr(verifying, "run", runs)
     done = CliRunner().invoke(verify.app, ["suite", *ASKED, "--dir", str(tmp_path)])
     assert runs.ran == CELLS
-    assert isinstance(done.exception, verify.VerdictFalseError)
+    assert isinstance(done.exception, verify_telling.VerdictFalseError)
     assert "lost-write" in done.output
     assert "no broker came up" in done.output
 
@@ -118,7 +118,7 @@ def test_a_command_that_takes_too_long_ends_its_run_and_not_the_suite(
     monkeypatch.setattr(verifying, "run", runs)
     done = CliRunner().invoke(verify.app, ["suite", *ASKED, "--dir", str(tmp_path)])
     assert runs.ran == CELLS
-    assert isinstance(done.exception, verify.VerdictUnknownError)
+    assert isinstance(done.exception, verify_telling.VerdictUnknownError)
     assert "mkfs.ext4" in done.output
 
 
@@ -145,7 +145,7 @@ def test_a_suite_that_was_stopped_goes_on_with_the_run_that_was_under_way(
     monkeypatch.setattr(verifying, "run", runs)
     done = CliRunner().invoke(verify.app, ["suite", *ASKED, "--dir", str(tmp_path)])
     assert runs.ran == CELLS[:2]
-    assert isinstance(done.exception, verify.VerdictUnknownError)
+    assert isinstance(done.exception, verify_telling.VerdictUnknownError)
 
     runs = Runs()
     monkeypatch.setattr(verifying, "run", runs)

@@ -7,6 +7,7 @@ is asked for.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
@@ -21,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from sexton.checker import reference
 from sexton.checker.allowed import Model
+from sexton.checker.evidence import canonical_json
 from sexton.checker.verdict import Judgement, Obligation, Verdict, merge
 from sexton.checker.view import Options
 from sexton.errors import NotAHistoryError, SextonError
@@ -53,6 +55,7 @@ PLAIN_OPS_MAX: Final = 20_000
 """Up to here the plain judge takes seconds; compiling the other one takes longer, the first time."""
 PIECE_OPS: Final = 100_000
 """Of a history, as many at once are made into arrays, for Parquet."""
+DIGEST_CHARS: Final = 16
 INACCURACY_MS: Final = 1_000
 """Of brokers' clocks, beside what was done to them: what they do at a time they do a little later."""
 
@@ -333,12 +336,19 @@ def _judged(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> Run
     )
 
 
+def digest(plan: Plan, asked: Asked) -> str:
+    """Of all that follows from the seed: two runs that have the same were to do, and to suffer, the same."""
+    choices = {**asdict(asked), **asdict(plan), "schedule": [asdict(act) for act in plan.schedule()]}
+    return hashlib.sha256(canonical_json(choices).encode()).hexdigest()[:DIGEST_CHARS]
+
+
 def _describe(
     wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int, found: Mapping[str, Any] | None = None
 ) -> None:
     """`found`: what is more, and was not before it began."""
     more: dict[str, Any] = {
         "seed": plan.seed,
+        "plan": digest(plan, wanted.asked),
         "system": wanted.system,
         "existing": wanted.is_existing,
         "allows-admin": wanted.allows_admin,
