@@ -249,6 +249,19 @@ def test_what_was_counted_and_what_was_not_judged_are_on_the_page_and_on_the_ter
     assert "not judged: bytes of a last line that was cut off: 9" in told
 
 
+def test_a_page_says_whose_rules_are_broken_and_who_lied() -> None:
+    planted = sabotage("lost-write", 1).history
+    view, results = prepare(planted.ops, planted.run), judge(planted.ops, planted.run).to_json()
+    for more, rules, lied in (
+        ({"system": "sexton", "lie": "drops"}, True, True),
+        ({"system": "sexton", "lie": ""}, True, False),
+        ({"system": "kafka-4.3.0"}, False, False),
+    ):
+        told = page.page(view, Description(planted.run, more), results)
+        assert ("breaks Sexton's rule 1 (docs/rules.md)" in told) is rules
+        assert ("a proxy that lies to clients on purpose: drops" in told) is lied
+
+
 def test_a_log_has_a_band_for_each_leader_until_another_was_seen() -> None:
     leaders = (1, 1, 2, 2, 1)
     ops = [

@@ -23,7 +23,7 @@ from sexton.simulate.plan import Profile
 from sexton.verify.report.bars import Bar, bars, never_came
 from sexton.verify.report.broker_logs import NO_LOGS, BrokerLogs
 from sexton.verify.report.evidence import Evidence, concerns
-from sexton.verify.systems import CLOUD, SEXTON
+from sexton.verify.systems import CLOUD, INDEPENDENT, SEXTON
 from sexton.verify.workloads.known import WORKLOADS
 
 NAME: Final = "report.html"
@@ -59,7 +59,7 @@ def page(view: View, description: Description, results: Mapping[str, Any], logs:
 {_counted(view, results)}
 <h2 id="time">Over time</h2>
 <figure class="scroll">{_picture(view, in_force, results)}</figure>
-{_cases(view, in_force, results, logs)}
+{_cases(view, in_force, results, logs, description.more.get("system"))}
 <footer>Made by <code>sexton verify</code> from <code>history.jsonl</code>, <code>results.json</code> and
 <code>test.json</code>, which lie beside it; <code>sexton verify check</code> judges the history again.</footer>"""
     return shell.document(f"sexton verify: {name}", body, style())
@@ -109,7 +109,7 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
         faults[bar.fault] = faults.get(bar.fault, 0) + 1
     clients = sorted({call.op.client for call in view.calls if call.op.client})
     told = {
-        "system": more.get("system", "unknown"),
+        "system": _system(more),
         "workload": description.run.workload or "unknown",
         "clients": ", ".join(clients) or "unknown",
         "operations": f"{len(view.calls):,}: "
@@ -135,6 +135,11 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
         f"<details><summary>Settings and versions</summary><table>{settings}</table></details>" if settings else ""
     )
     return f'<table class="tested">{rows}</table>{details}'
+
+
+def _system(more: Mapping[str, Any]) -> str:
+    name, lie = str(more.get("system", "unknown")), more.get("lie")
+    return f"{name}, through a proxy that lies to clients on purpose: {lie}" if lie else name
 
 
 def _asked_faults(more: Mapping[str, Any]) -> Sequence[str]:
@@ -218,9 +223,17 @@ def _logs(found: Mapping[str, Any]) -> list[int]:
     return [log for case in found["cases"] for log in concerns(case)]
 
 
-def _cases(view: View, in_force: list[Bar], results: Mapping[str, Any], logs: BrokerLogs) -> str:
+def _broken(name: str) -> str:
+    """Of what Sexton promises."""
+    rules = ANOMALIES[name].rules
+    told = f"{'s' * (len(rules) > 1)} {', '.join(map(str, rules))}"
+    return f" It breaks Sexton's rule{told} (docs/rules.md)." if rules else ""
+
+
+def _cases(view: View, in_force: list[Bar], results: Mapping[str, Any], logs: BrokerLogs, system: object) -> str:
     bad = set(wrong(results))
     evidence = Evidence.of(view, in_force, logs)
+    has_rules = system in (SEXTON, INDEPENDENT)
     sections = ""
     for found in sorted(results["anomalies"], key=lambda each: each["name"] not in bad):
         name = found["name"]
@@ -233,6 +246,6 @@ def _cases(view: View, in_force: list[Bar], results: Mapping[str, Any], logs: Br
         rest = f"<p>{more:,} more were found; <code>results.json</code> names the worst.</p>" if more else ""
         sections += (
             f'<section id="{name}"><h2>{name}</h2><p>{escape(ANOMALIES[name].meaning)} The evidence: '
-            f"{escape(ANOMALIES[name].evidence)}.</p>{shown}{rest}</section>"
+            f"{escape(ANOMALIES[name].evidence)}.{_broken(name) if has_rules else ''}</p>{shown}{rest}</section>"
         )
     return sections
