@@ -17,9 +17,9 @@ from sexton.harness.store_proxy import StoreFaults
 from sexton.harness.systems import UnknownSystemError, cluster_of
 from sexton.verify import probes
 from sexton.verify.clients.confluent import Producer
-from sexton.verify.faults.base import Scene
+from sexton.verify.faults.base import NodeFault, Scene
 from sexton.verify.faults.damage import CorruptFile
-from sexton.verify.faults.disks import FailingDisk, SlowDisk
+from sexton.verify.faults.disks import FailingDisk, FailingWrites, SlowDisk
 from sexton.verify.faults.images import LostDisk, OldImage
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.moving import Leadership, Membership
@@ -212,9 +212,12 @@ def test_nobody_reaches_the_metastore_and_then_everybody_does(sexton: Scene) -> 
 
 
 @pytest.mark.cluster
-def test_a_broker_whose_flushes_fail_ends_or_is_left_and_comes_back(sexton: Scene) -> None:
-    fault = FailingDisk(sexton)
-    (node_id,) = fault.begin(act("failing-disk", Target.LEADER)).hit
+@pytest.mark.parametrize("kind", [FailingDisk, FailingWrites])
+def test_a_broker_whose_flushes_or_writes_fail_ends_or_is_left_and_comes_back(
+    sexton: Scene, kind: type[NodeFault]
+) -> None:
+    fault = kind(sexton)
+    (node_id,) = fault.begin(act(kind.name, Target.LEADER)).hit
     write(sexton, 1)
     assert fault.end().hit == [node_id]
     sexton.cluster.wait_ready()

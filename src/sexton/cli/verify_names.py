@@ -39,6 +39,7 @@ FAULTS: Final = (
     "metastore",
     "store",
     "failing-disk",
+    "failing-writes",
     "full-disk",
     "read-only-disk",
     "slow-disk",
