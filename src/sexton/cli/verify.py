@@ -384,7 +384,6 @@ def report(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run that was judged.")],
 ) -> None:
     """Write the page of a run again, from its history and its results."""
-    extras.need("verify", "sexton verify report")
     from sexton.verify import run as verifying
 
     console_of_run().print(f"Wrote {verifying.report(path)}")
