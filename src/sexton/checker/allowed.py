@@ -38,6 +38,7 @@ _LOSSES: Final = frozenset(
 _TOLD_OFFSETS: Final = frozenset({"inconsistent-offsets", "nonmonotonic-send"})
 """What lost records leave behind: their producers were told offsets at which there are others by now."""
 
+_STALE: Final = "G-single-realtime"
 _RETRIES: Final = frozenset({"duplicate", "nonmonotonic-send"})
 
 
@@ -57,6 +58,10 @@ def allowed(view: View, model: Model, ignore: frozenset[str] = frozenset()) -> M
         }
     if not view.run.is_read_committed:
         reasons |= dict.fromkeys(_UNCOMMITTED, "consumers read uncommitted records")
+    if view.nemesis:
+        reasons[_STALE] = "a leader that was deposed, and has not heard of it, answers readers as well"
+    if not view.run.has_acks_all:
+        reasons[_STALE] = "producers do not wait for all replicas, and readers are given what all have"
     if not view.run.has_acks_all and view.nemesis:
         reasons |= dict.fromkeys(_LOSSES, "producers do not wait for all replicas, and brokers failed")
         reasons |= dict.fromkeys(_TOLD_OFFSETS, "of records that were lost so, others have the offsets")

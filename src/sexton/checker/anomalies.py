@@ -157,6 +157,12 @@ _ALL: Final = (
         evidence="as G0",
     ),
     Anomaly(
+        number=15,
+        name="G-single-realtime",
+        meaning="A read of a whole log began after a record was acknowledged, and ended in front of it.",
+        evidence="the value; its sender, the reader; detail: its offset, and where the reader took the log's end to be",
+    ),
+    Anomaly(
         number=16,
         name="PL-1-cycle-exists",
         meaning="There is a cycle like G0 among these transactions.",
