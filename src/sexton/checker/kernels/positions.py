@@ -99,15 +99,17 @@ def stale_read(columns: Columns, evidence_max: int) -> Found:
     is_judged[sends.log[in_transaction]] = False
     is_read = is_f(columns.calls, F.TABLE) & columns.is_ok & (columns.begin_ns != UNKNOWN)
     reads = np.flatnonzero(spans.is_trusted & is_read[spans.call] & is_judged[spans.log])
+    reads = reads[np.argsort(spans.log[reads], kind="stable")]
     rows = np.flatnonzero(columns.is_ok[sends.call] & (sends.offset != UNKNOWN) & is_judged[sends.log])
     rows = rows[np.lexsort((columns.end_ns[sends.call[rows]], sends.log[rows]))]
-    starts = np.searchsorted(sends.log[rows], np.arange(len(columns.logs) + 1))
+    ranks_of_logs = np.arange(len(columns.logs) + 1)
+    starts, reads_start = (np.searchsorted(it, ranks_of_logs) for it in (sends.log[rows], spans.log[reads]))
     newest = np.full(len(reads), UNKNOWN)
     """Of each read, the row of the send with the highest offset that was acknowledged before."""
     for rank in np.unique(spans.log[reads]).tolist():
         of_log = rows[starts[rank] : starts[rank + 1]]
         highest = np.maximum.accumulate(sends.offset[of_log])
-        at = np.flatnonzero(spans.log[reads] == rank)
+        at = np.arange(reads_start[rank], reads_start[rank + 1])
         begin_ns = columns.begin_ns[spans.call[reads[at]]]
         known = np.searchsorted(columns.end_ns[sends.call[of_log]], begin_ns)
         at, known = at[known > 0], known[known > 0]
