@@ -76,13 +76,15 @@ WHOLE_S: Final = 60
 TICK_S: Final = 0.05
 
 FETCH_WAIT_MS: Final = 100
+MIN_BYTES: Final = "fetch.min.bytes"
 
 FETCHES: Final[Sequence[Settings]] = tuple(
-    {"max.partition.fetch.bytes": most, "fetch.min.bytes": least, "fetch.max.wait.ms": FETCH_WAIT_MS}
+    {"max.partition.fetch.bytes": most, MIN_BYTES: least, "fetch.max.wait.ms": FETCH_WAIT_MS}
     for most, least in ((500, 400), (1 << 20, 1), *[(5_000, 4_000), (1 << 20, 20_000)] * 2)
 )
 """One of these for each client, so that batches are cut off in many ways. Most are patient: who asks for whatever there
-is asks again after each record that somebody writes, and if all did, brokers would do little else."""
+is asks again after each record that somebody writes, and if all did, brokers would do little else. Not those that read
+whole logs: they would wait at the end of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -685,6 +687,7 @@ def options_of(
             {**fetch, **needs.consumer},
             speaks_kip848=needs.speaks_kip848 and system.has_kip848,
         ),
+        fresh_consumer={} if MIN_BYTES in plan.client_settings else {MIN_BYTES: 1},
         has_generation=needs.has_generation,
         aborts_after_timeout=plan.aborts_after_timeout,
         rewinds=plan.rewinds,
