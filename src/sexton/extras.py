@@ -2,7 +2,7 @@
 
 `pip install 'sexton[compactor]'` is for whatever compacts, or reads logs on Spark; `sexton[postgres]` for a metastore
 in PostgreSQL; `sexton[cloud]` for cloud topics in S3, GCS or Azure (a folder needs nothing); `sexton[verify]` for the
-clients that `sexton verify run` tests a cluster with, and for the pictures of its page; `sexton[all]` for all.
+clients that `sexton verify run` tests a cluster with, its judge, and the pictures of its page; `sexton[all]` for all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cloud": ("obstore",),
     "compactor": ("numba", "pandas", "prometheus_client", "pyarrow", "pyspark"),
     "postgres": ("psycopg",),
-    "verify": ("aiokafka", "confluent_kafka", "kafka", "matplotlib"),
+    "verify": ("aiokafka", "confluent_kafka", "kafka", "matplotlib", "numba", "pyarrow"),
 }
 """By extra. A test compares them with pyproject.toml."""
 

@@ -296,3 +296,43 @@ def test_a_send_without_an_offset_may_lie_behind_all_that_was_read() -> None:
     story.end(1, F.SEND, send(0, 2, 4))
     story.polled(1, poll(0, (4, 2)))
     assert story.count("acknowledged-nowhere") == 0
+
+
+def test_a_whole_read_is_stale_if_it_began_after_an_acknowledgement_and_ended_in_front_of_it() -> None:
+    story = Story()
+    story.sent(0, send(0, 1, 0))
+    story.sent(0, send(0, 2, 1))
+    sender = story.sent(1, send(0, 3, 2))
+    reader = story.table(2, 1, (0, 1))
+    [case] = story.findings()["G-single-realtime"].cases
+    assert (case.log, case.values, case.ops, case.severity) == (0, (3,), (sender, reader), 1)
+    assert case.detail == {"offset": 2, "end": 1}
+    assert "G-single-realtime" in story.wrong()
+    story.nemesis("kill", phase="start")
+    assert "G-single-realtime" not in story.wrong(), "a leader may have been deposed without knowing it"
+
+
+def test_a_whole_read_that_began_before_the_acknowledgement_may_miss_the_record() -> None:
+    story = Story()
+    story.sent(0, send(0, 1, 0))
+    story.begin(1, F.SEND, send(0, 2))
+    story.begin(2, F.TABLE, poll(0))
+    story.end(1, F.SEND, send(0, 2, 1))
+    story.end(2, F.TABLE, poll(0, (0, 1)), spans={0: Span(0, 1)})
+    assert story.count("G-single-realtime") == 0
+
+
+def test_a_whole_read_may_end_in_front_of_a_transaction_that_may_be_open() -> None:
+    story = Story()
+    story.call(3, F.TXN, send(0, 9), type=Type.INFO)
+    story.sent(0, send(0, 2, 1))
+    story.table(2, 0)
+    assert story.count("G-single-realtime") == 0
+
+
+def test_a_scan_through_a_replica_may_be_behind_and_a_poll_reads_no_whole_log() -> None:
+    story = Story()
+    story.sent(0, send(0, 1, 0))
+    story.table(2, 0, f=F.SCAN)
+    story.read(3, (0, 0))
+    assert story.count("G-single-realtime") == 0

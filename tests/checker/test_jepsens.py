@@ -105,6 +105,30 @@ def test_what_lies_above_all_that_was_read_is_not_lost() -> None:
     assert story.count("unseen") == 1
 
 
+def test_the_last_record_of_a_log_is_lost_once_a_position_has_moved_over_it() -> None:
+    story = Story()
+    story.sent(0, send(0, 1, 0))
+    sender = story.sent(0, send(0, 2, 1))
+    story.read(1, (0, 2), (0, 1), type=Type.FAIL)
+    assert story.count("lost-write") == 0, "whoever failed is rewound"
+    story.read(1, (0, 2), (0, 1), rebalanced=frozenset({0}))
+    assert story.count("lost-write") == 0, "a rebalance may have moved it"
+    story.read(1, (0, 1), (0, 1))
+    assert story.count("lost-write") == 0
+    passed_by = story.read(1, (1, 2))
+    [case] = story.findings()["lost-write"].cases
+    assert (case.values, case.ops) == ((2,), (sender, passed_by))
+    story.read(2, (0, 2), (0, 1), (1, 2))
+    assert story.count("lost-write") == 0, "somebody was given it"
+
+
+def test_the_only_record_of_a_log_is_lost_if_all_that_read_there_were_given_nothing() -> None:
+    story = Story()
+    sender = story.sent(0, send(0, 1, 0))
+    passed_by = story.read(1, (0, 1))
+    assert [case.ops for case in story.findings()["lost-write"].cases] == [(sender, passed_by)]
+
+
 def test_a_value_that_shares_its_offset_with_another_can_be_lost() -> None:
     story = Story()
     story.sent(0, send(0, 1, 0))

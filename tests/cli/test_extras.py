@@ -64,7 +64,7 @@ for found in walk_packages(sexton.__path__, "sexton."):
         (["compactor", "--metastore", "postgresql://h/d"], "compactor"),
         (["up", "--dir", "DIR", "--no-compactor", "--metastore", "postgresql://h/d"], "postgres"),
         (["verify", "run"], "verify"),
-        (["verify", "report", "DIR"], "verify"),
+        (["verify", "report", "DIR"], "compactor"),
         (["verify", "suite"], "verify"),
         (["verify", "selftest"], "verify"),
         (["verify", "check", "DIR"], "compactor"),

@@ -92,6 +92,20 @@ def test_what_would_make_a_verdict_wrong_is_an_error(tmp_path: Path, spoil: Spoi
     assert raised.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("format_", "foreign"),
+    [
+        ("jsonl", '{"timestamp":1,"level":"info"}'),
+        ("edn", "{:type :ok, :f :txn, :value [[:append 1 2] [:r 1 [2]]], :process 0, :time 1, :index 0}"),
+    ],
+)
+def test_a_history_of_something_else_is_told_what_can_be_read(tmp_path: Path, format_: str, foreign: str) -> None:
+    with pytest.raises(CorruptHistoryError) as raised:
+        load(written(tmp_path, format_, [f"{foreign}\n"]))
+    assert raised.value.place.endswith("line 1")
+    assert "Of other tools only the history.edn of Jepsen's kafka workload is read" in raised.value.remedy
+
+
 @pytest.mark.parametrize(("spoil", "format_", "notes"), COUNTED)
 def test_what_cannot_is_let_pass_and_told(tmp_path: Path, spoil: Spoil, format_: str, notes: dict[str, object]) -> None:
     loaded = load(written(tmp_path, format_, spoil(format_)))

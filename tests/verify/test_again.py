@@ -14,7 +14,7 @@ from sexton.checker.allowed import Model
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import sabotage
 from sexton.checker.verdict import Judgement
-from sexton.cli import verify
+from sexton.cli import verify, verify_telling
 from sexton.errors import SextonError
 from sexton.history import run as description
 from sexton.history.op import HEAL, Run
@@ -102,7 +102,7 @@ def test_replays_end_with_the_first_that_finds_something(tmp_path: Path, monkeyp
     monkeypatch.setattr(verifying, "run", run)
     done = CliRunner().invoke(verify.app, ["replay", str(tmp_path / "run"), "--times", "5"])
     assert ran == ["run-replay-1", "run-replay-2"]
-    assert isinstance(done.exception, verify.VerdictFalseError)
+    assert isinstance(done.exception, verify_telling.VerdictFalseError)
 
 
 @pytest.mark.cluster

@@ -17,12 +17,13 @@ from sexton.harness.store_proxy import StoreFaults
 from sexton.harness.systems import UnknownSystemError, cluster_of
 from sexton.verify import probes
 from sexton.verify.clients.confluent import Producer
-from sexton.verify.faults.base import Scene
+from sexton.verify.faults.base import NodeFault, Scene
 from sexton.verify.faults.damage import CorruptFile
-from sexton.verify.faults.disks import FailingDisk, SlowDisk
+from sexton.verify.faults.disks import FailingDisk, FailingWrites, SlowDisk
 from sexton.verify.faults.images import LostDisk, OldImage
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.moving import Leadership, Membership
+from sexton.verify.faults.processes import RollingRestart
 from sexton.verify.faults.schedule import Act, Target
 from sexton.verify.faults.services import STORE_FAULTS, Metastore, Store
 from sexton.verify.systems import CLOUD, LOCAL, check_storage
@@ -115,6 +116,16 @@ def loses_its_disk(scene: Scene) -> None:
     assert folder.exists()
 
 
+def is_restarted_one_by_one(scene: Scene) -> None:
+    wait_until_all_is_there(scene)
+    pids = {node_id: scene.cluster.pid(node_id) for node_id in scene.cluster.node_ids}
+    told = RollingRestart(scene).begin(act("rolling-restart", Target.ALL))
+    assert told.hit == list(scene.cluster.node_ids)
+    assert told.ext == {}
+    assert all(scene.cluster.pid(node_id) != pid for node_id, pid in pids.items())
+    wait_until(lambda: is_whole(scene))
+
+
 def comes_back_with_an_old_image(scene: Scene) -> None:
     wait_until_all_is_there(scene)
     fault = OldImage(scene)
@@ -158,6 +169,11 @@ def test_a_broker_loses_its_disk(sexton: Scene) -> None:
 
 
 @pytest.mark.cluster
+def test_brokers_are_restarted_one_by_one(sexton: Scene) -> None:
+    is_restarted_one_by_one(sexton)
+
+
+@pytest.mark.cluster
 def test_a_broker_comes_back_with_an_old_image(sexton: Scene) -> None:
     comes_back_with_an_old_image(sexton)
 
@@ -171,7 +187,14 @@ def test_a_broker_comes_back_with_damaged_files(sexton: Scene) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "shows",
-    [leads, leaves_and_joins, loses_its_disk, comes_back_with_an_old_image, comes_back_with_damaged_files],
+    [
+        leads,
+        leaves_and_joins,
+        is_restarted_one_by_one,
+        loses_its_disk,
+        comes_back_with_an_old_image,
+        comes_back_with_damaged_files,
+    ],
 )
 def test_the_same_of_kafka(kafka: Scene, shows: Callable[[Scene], None]) -> None:
     shows(kafka)
@@ -189,9 +212,12 @@ def test_nobody_reaches_the_metastore_and_then_everybody_does(sexton: Scene) -> 
 
 
 @pytest.mark.cluster
-def test_a_broker_whose_flushes_fail_ends_or_is_left_and_comes_back(sexton: Scene) -> None:
-    fault = FailingDisk(sexton)
-    (node_id,) = fault.begin(act("failing-disk", Target.LEADER)).hit
+@pytest.mark.parametrize("kind", [FailingDisk, FailingWrites])
+def test_a_broker_whose_flushes_or_writes_fail_ends_or_is_left_and_comes_back(
+    sexton: Scene, kind: type[NodeFault]
+) -> None:
+    fault = kind(sexton)
+    (node_id,) = fault.begin(act(kind.name, Target.LEADER)).hit
     write(sexton, 1)
     assert fault.end().hit == [node_id]
     sexton.cluster.wait_ready()

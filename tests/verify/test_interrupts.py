@@ -16,7 +16,7 @@ from sexton.checker.planted import correct
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import sabotage
 from sexton.checker.verdict import Judgement
-from sexton.cli import verify
+from sexton.cli import verify, verify_telling
 from sexton.history.op import HEAL, F, Type
 from sexton.verify import run as verifying
 from sexton.verify import runner, selftest
@@ -179,7 +179,7 @@ def test_shrinking_ends_with_the_smallest_plan_so_far(tmp_path: Path, monkeypatc
     done = CliRunner().invoke(verify.app, ["replay", str(tmp_path / "run"), "--shrink"])
     assert runs.ran == 3
     assert "The smallest plan that shows it" in done.output
-    assert isinstance(done.exception, verify.VerdictFalseError)
+    assert isinstance(done.exception, verify_telling.VerdictFalseError)
 
 
 def lies_that_stop(monkeypatch: pytest.MonkeyPatch, name: str, stop: Callable[[], None]) -> list[str]:
@@ -214,7 +214,7 @@ def test_a_selftest_shows_what_it_has_found_so_far(monkeypatch: pytest.MonkeyPat
     done = CliRunner().invoke(verify.app, ["selftest"])
     assert told[-1] == "repeats"
     assert " drops " in done.output
-    assert isinstance(done.exception, verify.VerdictUnknownError), "it was stopped: it has proven nothing"
+    assert isinstance(done.exception, verify_telling.VerdictUnknownError), "it was stopped: it has proven nothing"
     assert "before the last" in str(done.exception)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,14 @@ from sexton.checker.planted import correct
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import sabotage
 from sexton.checker.verdict import Verdict
+from sexton.history import run as description
+from sexton.history.lines import to_line
+from sexton.history.run import Description
 from sexton.verify.clients.known import CLIENTS, IMPATIENCE_MS
-from sexton.verify.run import against_expected
-from sexton.verify.runner import Plan
+from sexton.verify.run import Rules, against_expected, check, completed, digest
+from sexton.verify.run import judge as judge_run
+from sexton.verify.runner import FETCHES, Plan
+from sexton.verify.workloads.known import Asked
 
 
 def test_settings_that_were_asked_for_go_on_top_of_all_others() -> None:
@@ -34,6 +40,21 @@ def test_where_requests_are_late_producers_give_up_before_their_transactions_do(
     for name, known in CLIENTS.items():
         assert plan.producer_settings(name).items() >= known.impatient.items()
     assert Plan(seed=1).patience_ms == 1_000
+
+
+def test_a_digest_tells_plans_apart_that_do_or_suffer_something_else() -> None:
+    plan = Plan(seed=1, faults=("kill",))
+    assert digest(plan, Asked()) == digest(Plan(seed=1, faults=("kill",)), Asked())
+    others = (replace(plan, seed=2), replace(plan, faults=("pause",)), replace(plan, left_out=(0,)))
+    found = {digest(each, Asked()) for each in (plan, *others)} | {digest(plan, Asked(is_transactional=True))}
+    assert len(found) == 5
+
+
+def test_no_client_waits_for_more_than_it_would_be_given_at_once() -> None:
+    """It would be given every piece of a long log only when its time is over, and never get to the end."""
+    assert all(int(each["fetch.min.bytes"]) < int(each["max.partition.fetch.bytes"]) for each in FETCHES)
+    assert len({each["max.partition.fetch.bytes"] for each in FETCHES}) == 3
+    assert 1 in {each["fetch.min.bytes"] for each in FETCHES}
 
 
 def test_shared_ids_are_of_two_clients_each() -> None:
@@ -61,6 +82,23 @@ def test_where_consumers_stand_after_an_abort_counts_only_if_somebody_relies_on_
     found = against_expected(judgement, expected, seen)
     assert found.verdict is verdict
     assert found.wrong() == []
+
+
+def test_what_somebody_expected_of_a_run_counts_once_however_it_is_judged(tmp_path: Path) -> None:
+    """On Spark, too, where the run's description does not go."""
+    history = correct(1)
+    run = replace(history.run, workload="abort")
+    more = {"options": {"expected": "rewind"}, "seen": {"advance, not rebalanced": 5}}
+    description.write(tmp_path, Description(run, more))
+    (tmp_path / "history.jsonl").write_bytes(b"".join(map(to_line, history.ops)))
+    judged = judge_run(tmp_path, history.ops, run, Rules())
+    assert judged.verdict is Verdict.TRUE, "the history alone"
+    for found in (completed(judged, tmp_path), check(tmp_path, Rules())):
+        assert found.verdict is Verdict.FALSE
+        assert [duty.name for duty in found.obligations if "after an abort" in duty.name] == [
+            "after an abort consumers rewind: 5 x advance, not rebalanced"
+        ]
+        assert list(found.counted.values()) == [5]
 
 
 def test_a_retry_of_a_producer_that_is_not_idempotent_may_write_a_record_twice() -> None:

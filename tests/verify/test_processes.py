@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from sexton.harness.cluster import Cluster
 from sexton.harness.errors import HarnessError
-from sexton.verify.faults.base import NodeFault, Scene, heal
-from sexton.verify.faults.processes import Kill, Pause, Stop
+from sexton.verify.faults.base import NodeFault, Scene, Told, heal
+from sexton.verify.faults.processes import Kill, Pause, RollingRestart, Stop
 from sexton.verify.faults.schedule import Act, Target
 
 FAULTS = {each.name: each for each in (Kill, Stop, Pause)}
@@ -114,6 +115,39 @@ def test_who_does_not_stop_is_killed() -> None:
     brokers.can_stop = False
     (hit,) = fault("stop", brokers).begin(act("stop", Target.ONE)).hit
     assert not brokers.is_running(hit)
+
+
+class Synced(LedBy):
+    """Where brokers are in sync at once, or never."""
+
+    def __init__(self, brokers: Brokers, never: Who = 0) -> None:
+        super().__init__(brokers, -1)
+        object.__setattr__(self, "_never", never)
+        object.__setattr__(self, "seen", [])
+
+    def wait_until(self, goal: str, reached: Callable[[], bool], timeout_s: float) -> None:
+        brokers = cast(Any, self.cluster)
+        assert brokers.running == {1, 2, 3}, "no second one is stopped while one is away"
+        self.seen.append(goal)  # type: ignore[attr-defined]
+        if f"broker {self._never} " in goal:  # type: ignore[attr-defined]
+            raise HarnessError("not in time")
+
+
+def test_a_rolling_restart_goes_on_when_the_one_before_is_back_and_leaves_nobody_away() -> None:
+    scene = Synced(Brokers())
+    assert RollingRestart(scene).begin(act("rolling-restart", Target.ALL)).hit == [1, 2, 3]
+    assert scene.seen == [f"broker {node_id} is in sync" for node_id in (1, 2, 3)]  # type: ignore[attr-defined]
+
+
+def test_a_rolling_restart_stops_at_who_does_not_come_back() -> None:
+    told = RollingRestart(Synced(Brokers(), never=2)).begin(act("rolling-restart", Target.ALL))
+    assert told == Told([1, 2], {"stopped-at": 2})
+
+
+def test_a_rolling_restart_ends_when_all_is_to_be_healed() -> None:
+    scene = Synced(Brokers())
+    scene.is_over.set()
+    assert RollingRestart(scene).begin(act("rolling-restart", Target.ALL)) == Told([])
 
 
 class Unhealable(Kill):

@@ -19,13 +19,14 @@ from sexton.cli import verify
 from sexton.errors import SextonError
 from sexton.history import run as description
 from sexton.history.lines import to_line
-from sexton.history.op import HEAL, NEMESIS, Ext, F, Op, Poll, Record, Run, Type
+from sexton.history.op import HEAL, NEMESIS, Ext, F, Log, Op, Poll, Record, Run, Span, Type
 from sexton.history.run import Description
 from sexton.verify import run as verifying
 from sexton.verify.report import page, plots
 from sexton.verify.report.bars import Bar, bars
 from sexton.verify.report.broker_logs import BrokerLogs
 from sexton.verify.report.evidence import Evidence
+from tests.checker.story import Story, poll, send
 from tests.verify.browser import look
 
 SECOND_NS = 1_000_000_000
@@ -51,7 +52,7 @@ def test_a_fault_is_in_force_from_its_request_until_it_is_known_to_be_over() -> 
         act(5, Type.INVOKE, "kill", "stop"),
         act(6, Type.INFO, "kill", "stop", [1, 3]),
     ]
-    assert bars(nemesis, 9 * SECOND_NS) == [Bar("kill", SECOND_NS, 6 * SECOND_NS, "1 3")]
+    assert bars(nemesis, 9 * SECOND_NS) == [Bar("kill", SECOND_NS, 6 * SECOND_NS, "brokers 1, 3")]
 
 
 def test_healing_ends_every_fault_and_the_end_of_the_history_what_was_never_healed() -> None:
@@ -59,6 +60,33 @@ def test_healing_ends_every_fault_and_the_end_of_the_history_what_was_never_heal
     assert [bar.end_ns for bar in bars(begun, 9 * SECOND_NS)] == [9 * SECOND_NS] * 2
     healed = [*begun, act(4, Type.INFO, HEAL)]
     assert [bar.end_ns for bar in bars(healed, 9 * SECOND_NS)] == [4 * SECOND_NS] * 2
+
+
+def test_a_bar_says_whom_it_hit_and_how() -> None:
+    def begun(value: object, **ext: object) -> Op:
+        return Op(1, 1, NEMESIS, Type.INFO, "some", ext={Ext.PHASE: "start", "target": "one", "value": value, **ext})
+
+    for op, told in (
+        (begun([2], shape="deaf", cuts="1>2 3>2"), "some broker 2: shape deaf, cuts 1>2 3>2"),
+        (
+            begun([1, 3], wrong_ms={"1": -5, "3": 9}),
+            "some brokers 1, 3: wrong_ms 1: -5 3: 9",
+        ),
+        (begun([2], damaged={"t0-1/00.log": "cut to 5 of 9 bytes"}), "some broker 2: damaged t0-1/00.log"),
+        (begun(["3 clients"]), "some 3 clients"),
+    ):
+        assert list(map(str, bars([op], 9))) == [told]
+
+
+def test_a_fault_that_was_asked_for_and_never_came_is_told() -> None:
+    history = correct(3)
+    came = next(op.f for op in history.ops if op.process == NEMESIS and op.f != HEAL)
+    results = judge(history.ops, history.run).to_json()
+    view = prepare(history.ops, history.run)
+    for faults, told in (((came, "slow-disk"), "asked for, and never came</th><td>slow-disk<"), ((came,), "")):
+        found = page.page(view, Description(history.run, {"options": {"faults": faults}}), results)
+        assert told in found
+        assert bool(told) is ("never came" in found)
 
 
 def test_a_fault_that_hit_nobody_has_no_bar() -> None:
@@ -198,6 +226,72 @@ def test_the_page_of_a_run_of_sexton_names_the_simulation_that_is_nearest(
     told = page.page(prepare([], run), Description(run, {"system": "sexton", **more}), results)
     assert f"sexton simulate --profile {profile}<" in told
     assert "simulate" not in page.page(prepare([], run), Description(run, {"system": "kafka-4.3.0"}), results)
+
+
+def test_what_was_counted_and_what_was_not_judged_are_on_the_page_and_on_the_terminal(tmp_path: Path) -> None:
+    story = Story()
+    story.call(0, F.SUBSCRIBE, logs=(0,))
+    story.sent(1, send(0, 7, 0))
+    for _ in range(3):
+        story.polled(0, poll(0, (0, 7)))
+    run = Run(name="run", workload="abort", uses_subscribe=True)
+    directory = written(tmp_path / "run", story.ops, run)
+    description.write(directory, Description(run, {"seen": {"advance, not rebalanced": 1_234}}))
+    with (directory / "history.jsonl").open("ab") as file:
+        file.write(b'{"index":')
+    told = CliRunner().invoke(verify.app, ["check", str(directory)]).output
+    counted = "where a consumer went on after an abort: advance, not rebalanced: 1,234"
+    assert counted in " ".join(told.split())
+    verifying.report(directory)
+    told = (directory / page.NAME).read_text()
+    assert counted in told
+    assert "of 1 records that a subscribed process was given, 1 were given to it more than once, at most 3" in told
+    assert "not judged: bytes of a last line that was cut off: 9" in told
+
+
+def test_a_page_says_whose_rules_are_broken_and_who_lied() -> None:
+    planted = sabotage("lost-write", 1).history
+    view, results = prepare(planted.ops, planted.run), judge(planted.ops, planted.run).to_json()
+    for more, rules, lied in (
+        ({"system": "sexton", "lie": "drops"}, True, True),
+        ({"system": "sexton", "lie": ""}, True, False),
+        ({"system": "kafka-4.3.0"}, False, False),
+    ):
+        told = page.page(view, Description(planted.run, more), results)
+        assert ("breaks Sexton's rule 1 (docs/rules.md)" in told) is rules
+        assert ("a proxy that lies to clients on purpose: drops" in told) is lied
+
+
+def test_a_log_has_a_band_for_each_leader_until_another_was_seen() -> None:
+    leaders = (1, 1, 2, 2, 1)
+    ops = [
+        Op(index, index * SECOND_NS, 9, Type.OK, F.DEBUG, ext={str(Ext.LEADERS): {"0": broker}})
+        for index, broker in enumerate(leaders)
+    ]
+    view = prepare(ops, Run())
+    assert plots.leaders_of(view, 0) == [(0.0, 2.0, 1), (2.0, 4.0, 2), (4.0, 4.0, 1)]
+    assert plots.leaders_of(view, 1) == []
+
+
+def test_whole_reads_show_how_much_compaction_has_left() -> None:
+    story = Story()
+    records = (Record(0, 1, 5), Record(9, 2, 6, True))
+    story.call(0, F.TABLE, Poll({0: records}), spans={0: Span(0, 10)})
+    story.call(0, F.POLL, Poll({0: records}), spans={0: Span(0, 10)})
+    logs = {0: Log("t", 0, is_compacted=True)}
+    [left] = plots.whole_reads(prepare(story.ops, Run(logs=logs)))
+    assert (left.records, left.tombstones) == (20.0, 10.0)
+    assert plots.whole_reads(prepare(story.ops, Run(logs={0: Log("t", 0)}))) == [], "nothing goes from a plain log"
+
+
+def test_brokers_have_the_last_word_on_where_a_log_ends() -> None:
+    told = {str(Ext.HIGH_WATERMARKS): {"0": 321}, str(Ext.LAST_STABLE_OFFSETS): {"0": 3}}
+    story = Story()
+    story.sent(0, send(0, 7, 5))
+    story.call(1, F.DEBUG, ext=told)
+    case = {"log": 0, "values": [7], "ops": [], "detail": {}}
+    shown = Evidence.of(prepare(story.ops, Run()), []).html(case)
+    assert "its high watermark was 321, its last stable offset 3" in shown
 
 
 def test_what_a_broker_or_client_says_is_shown_and_not_obeyed() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,22 @@ from typer.testing import CliRunner
 
 from sexton.checker.allowed import Model
 from sexton.checker.anomalies import ANOMALIES
-from sexton.cli import verify, verify_names
+from sexton.checker.reference import judge
+from sexton.checker.view import Options
+from sexton.cli import verify, verify_names, verify_telling
+from sexton.cli.verify_run import RunOptions, asked_for
 from sexton.errors import SextonError
 from sexton.harness.brokers import SextonCluster
 from sexton.history.flat import to_ops
 from sexton.history.load import load
+from sexton.history.op import Run
 from sexton.verify import samples
 from sexton.verify.clients.confluent import Admin
 from sexton.verify.clients.known import CLIENTS
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.late import LATE
 from sexton.verify.lies import LIES
+from sexton.verify.run import NotReachedError, PointlessFaultError
 from sexton.verify.systems import METASTORES, STORAGES, check_name
 from sexton.verify.workloads.known import WAYS, WORKLOADS
 from tests.verify.commands import ONE, RUN_TIMEOUT_S, ended, started
@@ -143,9 +149,46 @@ def test_of_a_cluster_that_exists_nothing_else_is_touched_and_nothing_is_left(tm
 def test_nothing_is_written_to_a_cluster_that_exists_before_somebody_said_yes(tmp_path: Path) -> None:
     asked = ["run", "--bootstrap", "localhost:1", "--dir", str(tmp_path / "run")]
     done = CliRunner().invoke(verify.app, asked, input="n\n")
-    assert done.exit_code == 1
+    assert isinstance(done.exception, SextonError)
+    assert done.exception.exit_code == 64, "1 would say that the verdict is false"
     assert "Make topics sexton-verify-" in done.output
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("address", ["localhost:1", "nowhere.invalid:9092"])
+def test_a_cluster_that_does_not_answer_is_told_and_leaves_nothing_behind(tmp_path: Path, address: str) -> None:
+    asked = ["run", "--bootstrap", address, "--yes", "--dir", str(tmp_path / "run"), "--client", "confluent-kafka"]
+    error = CliRunner().invoke(verify.app, asked).exception
+    assert isinstance(error, NotReachedError)
+    assert error.place == address
+    assert "--bootstrap " in error.remedy
+    assert not (tmp_path / "run").exists(), "the same command would be refused the next time"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--workload", "queue", "--nemesis", "grave"), "table, register, mixed"),
+        (("--workload", "groups", "--nemesis", "compactor"), "table, register, mixed"),
+        (("--workload", "queue", "--late", "produce"), "--txn"),
+        (("--workload", "queue", "--txn", "--shards", "2", "--nemesis", "kill-clients"), "--shards"),
+    ],
+)
+def test_a_fault_that_would_hit_nobody_is_refused_with_what_it_needs(
+    tmp_path: Path, arguments: tuple[str, ...], remedy: str
+) -> None:
+    asked = ["run", *arguments, "--dir", str(tmp_path / "run"), "--client", "confluent-kafka"]
+    error = CliRunner().invoke(verify.app, asked).exception
+    assert isinstance(error, PointlessFaultError)
+    assert remedy in error.remedy
+    assert not (tmp_path / "run").exists()
+
+
+def test_addresses_of_a_cluster_that_exists_may_leave_out_the_port(tmp_path: Path) -> None:
+    options = {name: each.default for name, each in signature(verify.run).parameters.items()}
+    asked = {**options, "bootstrap": "one, [::1]:2", "client": "confluent-kafka", "directory": tmp_path / "run"}
+    wanted, _ = asked_for(RunOptions(**asked))
+    assert wanted.system == "one:9092,[::1]:2"
 
 
 @pytest.mark.parametrize(
@@ -158,6 +201,10 @@ def test_nothing_is_written_to_a_cluster_that_exists_before_somebody_said_yes(tm
         ("run", "--sub-via", "nonsense"),
         ("run", "--isolation", "nonsense"),
         ("run", "--metastore", "nonsense"),
+        ("run", "--ignore", "nonsense"),
+        ("run", "--no-faults", "--nemesis", "kill"),
+        ("check", "tests", "--ignore", "nonsense"),
+        ("run", "--bootstrap", "localhost:nonsense"),
         ("run", "--bootstrap", "localhost:1", "--nemesis", "kill"),
         ("run", "--bootstrap", "localhost:1", "--nodes", "5"),
         ("run", "--bootstrap", "localhost:1", "--metastore", "postgres"),
@@ -198,6 +245,26 @@ def test_what_can_be_named_is_what_there_is() -> None:
     assert tuple(LATE) == verify_names.LATE
     for system in verify_names.SYSTEMS:
         assert check_name(system) == system
+
+
+def test_what_is_kept_and_waited_for_by_default_is_what_the_judge_has() -> None:
+    """The command names the numbers itself, so that its help imports no judge."""
+    assert Options().patience_ms == verify.PATIENCE_S * 1_000
+    assert Options().evidence_max == verify.EVIDENCE_CASES
+
+
+def test_who_did_not_test_all_is_told_how_to() -> None:
+    """For each duty that the judge may find unmet."""
+    ways = verify_telling.remedies
+    assert ways(["compaction removed a record", "compaction removed a tombstone", "a leader moved"]) == [
+        "Give compaction longer (--time), or have tombstones that go sooner (another --seed)",
+        "Leaders move with --nemesis kill or leadership",
+    ]
+    names = {duty.name for duty in judge([], Run(workload="table")).obligations}
+    names |= {duty.name for duty in judge([], Run(workload="groups")).obligations}
+    for start in ("somebody read to the end", "a group was", "compaction removed a tombstone"):
+        assert any(name.startswith(start) for name in names), "a duty has another name by now"
+    assert ways(["poll was ok once"]) == ["Did the brokers serve? clients.log and cluster/node-*/ say more"]
 
 
 def test_a_list_is_completed_at_its_last_name() -> None:

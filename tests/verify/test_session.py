@@ -26,6 +26,8 @@ class Cluster:
         self.logs: dict[Place, list[Message]] = {place: [] for place in PLACES.values()}
         self.failures: dict[str, Exception] = {}
         self.calls: list[str] = []
+        self.consumers: list[Mapping[str, Any]] = []
+        """Settings of each that was made."""
         self.topics: set[str] = set()
         self.given: list[Place] = []
         """What the group gives its only member."""
@@ -75,7 +77,8 @@ def driver(cluster: Cluster) -> ModuleType:
             cluster.called("close")
 
     class Consumer:
-        def __init__(self, *_: Any) -> None:
+        def __init__(self, *told: Any) -> None:
+            cluster.consumers.append(told[-1])
             self._positions: dict[Place, int] = {}
 
         def group_metadata(self) -> str:
@@ -308,6 +311,22 @@ def test_a_table_is_read_by_a_fresh_consumer_to_the_end_it_asked_for(session: Se
     assert (done.type, done.micro_ops) == (Type.OK, (Poll({0: (Record(0, 7, 1),)}),))
     assert done.spans == {0: Span(0, 1)}
     assert cluster.calls[-1] == "close consumer"
+
+
+def test_who_reads_a_whole_log_waits_for_nothing_and_who_stays_may_be_patient(cluster: Cluster) -> None:
+    patient = {"fetch.min.bytes": 400}
+    options = Options(
+        driver="told",
+        bootstrap="",
+        transactional_id="id",
+        group="g",
+        consumer=patient,
+        fresh_consumer={"fetch.min.bytes": 1},
+    )
+    session = Session(options)
+    session.do(Ask(F.ASSIGN, logs=(0,)), PLACES, TOPICS)
+    session.do(Ask(F.TABLE, (Poll(),), logs=(0,)), {}, {})
+    assert cluster.consumers == [patient, {"fetch.min.bytes": 1}]
 
 
 def test_topics_are_made_once_and_may_be_there_already(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from sexton.checker.verdict import Verdict
 from sexton.harness.brokers import SextonCluster
 from sexton.history.op import F
 from sexton.verify import run as verifying
+from sexton.verify.clients import confluent
 from sexton.verify.generator import NS
 from sexton.verify.runner import BY_SHARDS, Plan
 from sexton.verify.selftest import Silent
+from sexton.verify.shard import SENDING, Shard, ShardOptions
 from sexton.verify.sharding import ShardedWorkload
+from sexton.verify.systems import System
 from sexton.verify.workloads.known import WORKLOADS, Asked
 
 SHARDS = 2
@@ -45,6 +49,26 @@ def test_logs_of_a_shard_that_was_killed_are_read_as_well() -> None:
     workload = sharded()
     workload.used([5])
     assert workload.final().logs == (5,)
+
+
+def test_lanes_send_by_the_settings_that_the_run_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(confluent, "Sending", lambda bootstrap, settings: made.append(settings))
+    plan = Plan(seed=1, shards=1, concurrency=4, acks="1", is_idempotent=False, client_settings={"linger.ms": "7"})
+    options = ShardOptions(
+        number=0,
+        count=1,
+        lanes=4,
+        plan=plan,
+        system=System("some", "localhost:1", 1),
+        workload="queue",
+        asked=Asked(),
+        path=tmp_path / "piece",
+    )
+    Shard(options, BytesIO(), BytesIO())
+    [settings] = made
+    assert (settings["acks"], settings["enable.idempotence"], settings["linger.ms"]) == (1, False, 7)
+    assert settings["delivery.timeout.ms"] == SENDING["delivery.timeout.ms"]
 
 
 def ran(bootstrap: str, directory: Path, lanes: int, asked: Asked) -> tuple[Verdict, list[dict[str, Any]]]:

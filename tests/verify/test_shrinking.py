@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import sabotage
 from sexton.checker.verdict import Judgement
-from sexton.cli import verify
+from sexton.cli import verify, verify_telling
 from sexton.errors import SextonError
 from sexton.verify import again
 from sexton.verify import run as verifying
@@ -109,7 +109,7 @@ def test_the_smallest_plan_is_printed_and_can_be_replayed(tmp_path: Path, monkey
 
     monkeypatch.setattr(verifying, "run", run)
     done = CliRunner().invoke(verify.app, ["replay", str(tmp_path / "run"), "--shrink", "--tries", "1/1"])
-    assert isinstance(done.exception, verify.VerdictFalseError)
+    assert isinstance(done.exception, verify_telling.VerdictFalseError)
     assert "3 processes, seed 5" in done.output.partition("The smallest plan")[2]
     assert "no faults" in done.output.partition("The smallest plan")[2]
     _, plan = again.read(tmp_path / "run-smallest", tmp_path / "next")

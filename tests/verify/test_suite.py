@@ -12,7 +12,7 @@ from sexton.checker.planted import correct
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import sabotage
 from sexton.checker.verdict import Judgement
-from sexton.cli import verify
+from sexton.cli import verify, verify_telling
 from sexton.harness.errors import HarnessError
 from sexton.harness.postgres import Postgres
 from sexton.verify import run as verifying
@@ -58,8 +58,13 @@ def test_every_workload_meets_every_fault() -> None:
     for workload, known in WORKLOADS.items():
         faults = {fault for cell in cells if cell.workload == workload for fault in cell.faults}
         able = {name for name in FAULTS if suite._is_able(name, "sexton")}
-        assert faults == able - {"store"} - (set() if known.compacts else {"grave"})
+        is_transactional = any(cell.is_transactional for cell in cells if cell.workload == workload)
+        compaction = set() if known.compacts else {"grave", "compactor"}
+        assert faults == able - {"store"} - compaction - (set() if is_transactional else {"late"})
     assert {cell.is_transactional for cell in cells if cell.workload == "queue"} == {False, True}
+    plain = [cell for cell in cells if not cell.is_transactional]
+    assert plain, "queue can be had without transactions"
+    assert not any("late" in cell.faults for cell in plain), "nothing would be held"
     on_cloud = {fault for cell in suite.cells("sexton", "cloud") for fault in cell.faults}
     assert on_cloud == able - {"grave"}
 
@@ -95,7 +100,7 @@ def test_a_false_run_and_one_that_did_not_end_are_told_and_the_suite_goes_on(
     monkeypatch.setattr(verifying, "run", runs)
     done = CliRunner().invoke(verify.app, ["suite", *ASKED, "--dir", str(tmp_path)])
     assert runs.ran == CELLS
-    assert isinstance(done.exception, verify.VerdictFalseError)
+    assert isinstance(done.exception, verify_telling.VerdictFalseError)
     assert "lost-write" in done.output
     assert "no broker came up" in done.output
 
@@ -113,7 +118,7 @@ def test_a_command_that_takes_too_long_ends_its_run_and_not_the_suite(
     monkeypatch.setattr(verifying, "run", runs)
     done = CliRunner().invoke(verify.app, ["suite", *ASKED, "--dir", str(tmp_path)])
     assert runs.ran == CELLS
-    assert isinstance(done.exception, verify.VerdictUnknownError)
+    assert isinstance(done.exception, verify_telling.VerdictUnknownError)
     assert "mkfs.ext4" in done.output
 
 
@@ -140,7 +145,7 @@ def test_a_suite_that_was_stopped_goes_on_with_the_run_that_was_under_way(
     monkeypatch.setattr(verifying, "run", runs)
     done = CliRunner().invoke(verify.app, ["suite", *ASKED, "--dir", str(tmp_path)])
     assert runs.ran == CELLS[:2]
-    assert isinstance(done.exception, verify.VerdictUnknownError)
+    assert isinstance(done.exception, verify_telling.VerdictUnknownError)
 
     runs = Runs()
     monkeypatch.setattr(verifying, "run", runs)

@@ -32,8 +32,13 @@ _REBALANCES: Final = frozenset({"poll-skip", "nonmonotonic-poll"})
 _WITH_WRITES: Final = frozenset({"G1c", "G1c-realtime", "PL-2-cycle-exists", "strong-PL-2-cycle-exists"})
 """Of these, what needs no ww edge is `G1c-wr` as well."""
 _UNCOMMITTED: Final = frozenset({"G1a", "precommitted-read", "G1c-wr", "G1c-wr-realtime", "aborted-in-table"})
-_LOSSES: Final = frozenset({"lost-write", "lost-record", "lost-key", "stale-value"})
+_LOSSES: Final = frozenset(
+    {"lost-write", "lost-record", "lost-key", "stale-value", "unseen", "acknowledged-nowhere", "group-skip"}
+)
+_TOLD_OFFSETS: Final = frozenset({"inconsistent-offsets", "nonmonotonic-send"})
+"""What lost records leave behind: their producers were told offsets at which there are others by now."""
 
+_STALE: Final = "G-single-realtime"
 _RETRIES: Final = frozenset({"duplicate", "nonmonotonic-send"})
 
 
@@ -53,8 +58,13 @@ def allowed(view: View, model: Model, ignore: frozenset[str] = frozenset()) -> M
         }
     if not view.run.is_read_committed:
         reasons |= dict.fromkeys(_UNCOMMITTED, "consumers read uncommitted records")
+    if view.nemesis:
+        reasons[_STALE] = "a leader that was deposed, and has not heard of it, answers readers as well"
+    if not view.run.has_acks_all:
+        reasons[_STALE] = "producers do not wait for all replicas, and readers are given what all have"
     if not view.run.has_acks_all and view.nemesis:
         reasons |= dict.fromkeys(_LOSSES, "producers do not wait for all replicas, and brokers failed")
+        reasons |= dict.fromkeys(_TOLD_OFFSETS, "of records that were lost so, others have the offsets")
     if is_excused(view):
         reasons |= dict.fromkeys(ANOMALIES, "files were damaged, and nobody promises anything then")
     if not view.run.is_idempotent:

@@ -67,7 +67,7 @@ _ALL: Final = (
         number=5,
         name="lost-write",
         meaning="An acknowledged record was never given to anybody, though consumers have read on beyond it.",
-        evidence="the value; its sender, a reader of the highest value read",
+        evidence="the value; its sender, a reader of the highest value read, or whose position moved over it",
         rules=(1,),
     ),
     Anomaly(
@@ -155,6 +155,12 @@ _ALL: Final = (
         name="G1c-realtime",
         meaning="What was read of each other contradicts the clock on the wall.",
         evidence="as G0",
+    ),
+    Anomaly(
+        number=15,
+        name="G-single-realtime",
+        meaning="A read of a whole log began after a record was acknowledged, and ended in front of it.",
+        evidence="the value; its sender, the reader; detail: its offset, and where the reader took the log's end to be",
     ),
     Anomaly(
         number=16,

@@ -51,8 +51,12 @@ class History:
 def correct(seed: int, steps: int = 600) -> History:
     world = _World(random.Random(seed))
     world.live(steps)
-    run = Run(name=f"planted-{seed}", workload="mixed", logs=LOGS)
+    run = Run(name=correct_name(seed), workload="mixed", logs=LOGS)
     return History(world.ops, run)
+
+
+def correct_name(seed: int | str) -> str:
+    return f"planted-{seed}"
 
 
 @dataclass(slots=True)

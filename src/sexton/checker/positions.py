@@ -1,11 +1,12 @@
-"""Where consumers stood: 22, 23, and how far behind they were (14)."""
+"""Where consumers stood: 22, 23, how far behind they were (14), and whole reads of what a log was before (15)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate
 
 from sexton.checker.evidence import Case
 from sexton.checker.view import Call, View
@@ -79,6 +80,48 @@ def _acknowledged(view: View) -> Mapping[int, Sequence[tuple[int, int, Call]]]:
             for log, sends in call.sends.items():
                 found[log] += [(send.offset, send.value, call) for send in sends if send.offset != UNKNOWN]
     return {log: sorted(acknowledged, key=lambda sent: sent[:2]) for log, acknowledged in found.items()}
+
+
+def stale_read(view: View) -> Iterator[Case]:
+    """`G-single-realtime`: the reader must be before the sender, for it has not read what that one sent, and after it
+    by the clock on the wall. The one edge of that kind (rw) that can be proven: who reads a whole log has missed all
+    that lies behind the end that it was told. Not in logs to which anybody sent in a transaction: an open one holds
+    back what lies behind it, and nobody knows for how long. A case for each read and log, the highest offset."""
+    acknowledged, in_transactions = _sent_alone(view)
+    for call in view.calls:
+        if call.op.f != F.TABLE or not call.is_ok or call.begin_ns == UNKNOWN:
+            continue
+        for log, span in sorted(call.trusted_spans()):
+            ends_ns, highest = ((), ()) if log in in_transactions else acknowledged.get(log, ((), ()))
+            place = bisect_left(ends_ns, call.begin_ns) - 1
+            if place >= 0 and highest[place][0] >= span.end_offset:
+                offset, value, sender = highest[place]
+                detail = {"offset": offset, "end": span.end_offset}
+                ops = (sender.index, call.index)
+                yield Case(log=log, values=(value,), ops=ops, severity=offset - span.end_offset, detail=detail)
+
+
+def _sent_alone(view: View) -> tuple[Mapping[int, tuple[Sequence[int], Sequence[tuple[int, int, Call]]]], Set[int]]:
+    """By log, rising times, and the highest offset that was acknowledged until then, with its value and its sender; and
+    logs to which somebody sent in a transaction."""
+    in_transactions: set[int] = set()
+    sent: dict[int, list[tuple[int, int, int, Call]]] = defaultdict(list)
+    for call in view.calls:
+        if call.op.f in (F.TXN, F.EOS):
+            in_transactions |= call.sends.keys()
+        elif call.is_ok:
+            for log, sends in call.sends.items():
+                sent[log] += [(call.end_ns, each.offset, each.value, call) for each in sends if each.offset != UNKNOWN]
+    found = {}
+    for log, times in sent.items():
+        times.sort(key=lambda sent: sent[0])
+        highest = accumulate([(offset, value, call) for _, offset, value, call in times], _higher)
+        found[log] = [end_ns for end_ns, *_ in times], list(highest)
+    return found, in_transactions
+
+
+def _higher(one: tuple[int, int, Call], other: tuple[int, int, Call]) -> tuple[int, int, Call]:
+    return other if other[0] > one[0] else one
 
 
 @dataclass(frozen=True, slots=True)

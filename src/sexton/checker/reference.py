@@ -32,6 +32,7 @@ CHECKS: Final[Mapping[str, Callable[[View], Iterator[Case]]]] = {
     "nonmonotonic-send": steps.nonmonotonic_send,
     "unseen": writes.unseen,
     "realtime-lag": positions.realtime_lag,
+    "G-single-realtime": positions.stale_read,
     "unwritten-read": orders.unwritten_read,
     "torn-transaction": writes.torn_transaction,
     "fractured-read": writes.fractured_read,

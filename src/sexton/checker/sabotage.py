@@ -245,6 +245,16 @@ def _send_backwards(edit: Edit, first: int, second: int) -> Place:
     return Place(log, records[0].value)
 
 
+@_plants("G-single-realtime")
+def _a_whole_log_is_read_as_it_was_before(edit: Edit) -> Place:
+    content, end, value = edit.content(SHARED), edit.end_of(SHARED), edit.new_value()
+    record = Record(edit.new_offset(SHARED), value)
+    edit.call(edit.new_process(), F.SEND, Send(SHARED, value, record.offset))
+    edit.call(edit.new_process(), F.TABLE, Poll({SHARED: content}), spans={SHARED: Span(0, end)})
+    edit.poll(SHARED, record)
+    return Place(SHARED, value)
+
+
 @_plants("unseen")
 def _sent_and_not_read(edit: Edit) -> Place:
     log, value = edit.pick(QUEUES), edit.new_value()

@@ -48,6 +48,8 @@ class Judgement:
     obligations: Sequence[Obligation]
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What the history's reader let pass, if anything: it is not judged."""
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """What the run's workload has counted for people. Nobody promises any of it, so it is not judged either."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -57,6 +59,7 @@ class Judgement:
             "allowed": dict(self.allowed),
             "obligations": [obligation.to_json() for obligation in self.obligations],
             "notes": dict(self.notes),
+            "counted": dict(self.counted),
         }
 
     def canonical(self) -> str:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from sexton.checker.evidence import Case
-from sexton.checker.view import Call, LogValue, View
+from sexton.checker.view import Call, LogValue, Look, View
 from sexton.history.op import UNKNOWN, Send
 
 
@@ -35,25 +35,39 @@ def precommitted_read(view: View) -> Iterator[Case]:
 
 def lost_write(view: View) -> Iterator[Case]:
     """Whoever read up to a record has passed all before it. The bound is the highest index at which a value that an ok
-    call polled was *first* seen; whatever was *last* seen at or below it should have been polled. Where records may go
-    from the log, only what may not be gone at the end of the history."""
+    call polled was *first* seen; whatever was *last* seen at or below it should have been polled. Beyond Jepsen, whose
+    histories have no positions: so should what lies above it, if the position of an ok call has moved over it. Where
+    records may go from the log, only what may not be gone at the end of the history."""
     seen_of: dict[int, list[int]] = defaultdict(list)
     for log, value in view.seen:
         seen_of[log].append(value)
-    for log, seen in sorted(seen_of.items()):
-        order = view.order(log)
-        bound = max((order.first[value] for value in seen if value in order.first), default=-1)
-        if bound < 0:
-            continue
-        highest = next(value for value in order.values[bound] if (log, value) in view.readers_of)
-        reader = view.readers_of[log, highest][0]
+    passes = _passes(view)
+    for log, order in view.orders.items():
+        bound = max((order.first[value] for value in seen_of[log] if value in order.first), default=UNKNOWN)
         for value, last in order.last.items():
             sender = view.sender_of.get((log, value))
-            if last > bound or (log, value) in view.seen or sender is None or not view.is_certain(sender):
+            if (log, value) in view.seen or sender is None or not view.is_certain(sender):
                 continue
-            if not view.removals[log].may_be_gone(value, view.end_ns):
+            if view.removals[log].may_be_gone(value, view.end_ns):
+                continue
+            if last <= bound:
+                highest = next(value for value in order.values[bound] if (log, value) in view.readers_of)
+                passed_by = view.readers_of[log, highest][0].index
+            else:
+                passed_by = next((op for op, look in passes.get(log, ()) if look.is_over(order.offsets[last])), UNKNOWN)
+            if passed_by != UNKNOWN:
                 detail = {"index": order.first[value], "highest-index": bound}
-                yield Case(log=log, values=(value,), ops=(sender.index, reader.index), detail=detail)
+                yield Case(log=log, values=(value,), ops=(sender.index, passed_by), detail=detail)
+
+
+def _passes(view: View) -> Mapping[int, Sequence[tuple[int, Look]]]:
+    """By log, of ok calls whose positions moved."""
+    found: dict[int, list[tuple[int, Look]]] = defaultdict(list)
+    for call in view.calls:
+        if call.is_ok:
+            for log, span in call.trusted_spans():
+                found[log].append((call.index, Look(call, span, ())))
+    return found
 
 
 def unseen(view: View) -> Iterator[Case]:

@@ -38,17 +38,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead 
 T = TypeVar("T")
 
 
-def parse_bootstrap(text: str) -> list[tuple[str, int]]:
+def parse_bootstrap(text: str, option: str = "--bootstrap-server") -> list[tuple[str, int]]:
     addresses = []
     for part in filter(None, (each.strip() for each in text.split(","))):
         host, colon, port = part.rpartition(":")
         if not colon or part.endswith("]"):
             host, port = part, str(DEFAULT_PORT)
         if not port.isdigit() or not 0 < int(port) < 65_536:
-            raise UsageError(f"{part} is no address", "--bootstrap-server", "Write host:port, several with commas")
+            raise UsageError(f"{part} is no address", option, "Write host:port, several with commas")
         addresses.append((host.strip("[]"), int(port)))
     if not addresses:
-        raise UsageError("no address was given", "--bootstrap-server", "Write host:port, several with commas")
+        raise UsageError("no address was given", option, "Write host:port, several with commas")
     return addresses
 
 

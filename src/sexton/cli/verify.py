@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.status import Status
 from rich.table import Table
 
 from sexton import extras
@@ -32,76 +28,38 @@ from sexton.cli.verify_names import (
     WAYS,
     WORKLOADS,
     among,
-    clients_in,
+    ignored_in,
     model_named,
-    names_in,
 )
-from sexton.cli.verify_run import SECOND_NS, RunOptions, asked_for
-from sexton.errors import SextonError
+from sexton.cli.verify_run import RunOptions, asked_for
+from sexton.cli.verify_suite import selftest, suite
+from sexton.cli.verify_telling import (
+    Told,
+    console_of_run,
+    tell,
+)
 
 if TYPE_CHECKING:
-    from sexton.checker.allowed import Model
     from sexton.checker.verdict import Judgement
-    from sexton.history.op import Type
+    from sexton.verify.run import Rules
     from sexton.verify.runner import Plan
-    from sexton.verify.selftest import Result
     from sexton.verify.shrinking import Tries
-    from sexton.verify.suite import Cell, Done
-
-PIPED_WIDTH: Final = 160
-"""Of tables, where nobody can tell how wide the reader's screen is."""
 
 TIMEOUT_MS_MAX: Final = 40_000
 """Of transactions: whoever waits for the end of one must be done before it is taken for hanging."""
+
+PATIENCE_S: Final = 60.0
+EVIDENCE_CASES: Final = 32
+"""Both as `checker.view.Options` has them: a test compares them."""
+
+IGNORE_HELP: Final = "Allow these as well, with commas: `sexton verify list` has them."
+PATIENCE_HELP: Final = "How long a consumer may stand still once all is healed, before it counts as stuck."
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Test any Kafka-compatible cluster as Jepsen does, and judge histories.",
 )
-
-
-class VerdictFalseError(SextonError):
-    """Something happened that may not. The table says what, `results.json` where."""
-
-    exit_code = 1
-
-
-class SelfTestError(SextonError):
-    """The judge missed something, or saw what is not there: no verdict of this build counts."""
-
-    exit_code = 1
-
-
-class VerdictUnknownError(SextonError):
-    """Nothing wrong was found, and not everything was tested."""
-
-    exit_code = 3
-
-
-class _Told:
-    """Tells a person how a run goes: faults as lines, everything else on the last one."""
-
-    def __init__(self, console: Console, status: Status) -> None:
-        self._console = console
-        self._status = status
-        self._phase = ""
-        self._now_ns = 0
-        self.phases: list[str] = []
-
-    def phase(self, name: str) -> None:
-        self._phase = name
-        self.phases.append(name)
-        self._status.update(name)
-        self._console.print(f"{self._now_ns / SECOND_NS:6.1f} s  [bold]{escape(name)}[/]")
-
-    def progress(self, now_ns: int, counts: Mapping[Type, int]) -> None:
-        self._now_ns = now_ns
-        told = ", ".join(f"{count:,} {type_.name.lower()}" for type_, count in sorted(counts.items()) if type_)
-        self._status.update(f"{self._phase}: {now_ns // SECOND_NS} s, {told}")
-
-    def fault(self, what: str) -> None:
-        self._console.print(f"{self._now_ns / SECOND_NS:6.1f} s  [red]{escape(what)}[/]")
 
 
 @app.command()
@@ -159,6 +117,7 @@ def run(
             autocompletion=among(FAULTS, has_list=True),
         ),
     ] = "",
+    no_faults: Annotated[bool, typer.Option("--no-faults", help="Break nothing: so it is without --nemesis.")] = False,
     time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="How long faults come.", min=1)] = 60.0,
     client: Annotated[
         str,
@@ -263,6 +222,15 @@ def run(
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", help="Between faults, about.", min=0.1)
     ] = 10.0,
+    stable_period_s: Annotated[
+        float | None,
+        typer.Option(
+            "--stable-period",
+            metavar="SECONDS",
+            help="How long the same faults may come, before others have their turn: three intervals.",
+            min=0.1,
+        ),
+    ] = None,
     final_time_s: Annotated[
         float, typer.Option("--final-time", metavar="SECONDS", help="For the final reads, at most.", min=1)
     ] = 200.0,
@@ -305,6 +273,8 @@ def run(
             autocompletion=among(MODELS),
         ),
     ] = "kafka",
+    ignore: Annotated[str, typer.Option(metavar="ANOMALIES", help=IGNORE_HELP)] = "",
+    patience_s: Annotated[float, typer.Option("--patience", metavar="SECONDS", help=PATIENCE_HELP, min=1)] = PATIENCE_S,
 ) -> None:
     """Start a cluster, use it while faults come and go, and judge what its clients saw.
 
@@ -320,17 +290,24 @@ def run(
     wanted, plan = asked_for(options)
     if wanted.is_existing and not yes:
         _confirm(wanted.system, plan)
-    console = _console()
+    console = console_of_run()
     clients = ", ".join(plan.clients)
     console.print(f"{wanted.system}, {wanted.workload}, {clients}, seed {plan.seed}, in {wanted.directory}")
     with console.status("") as status:
-        judgement = verifying.run(wanted, plan, _Told(console, status))
+        judgement = verifying.run(wanted, plan, Told(console, status))
     console.print(f"The page: {wanted.directory / page.NAME}")
-    _tell(judgement, console)
+    tell(judgement, console, wanted.directory)
 
 
 def _confirm(bootstrap: str, plan: Plan) -> None:
-    typer.confirm(f"Make topics {plan.topic_prefix}* in {bootstrap}, use them, and delete them?", abort=True)
+    """Not with the exit code of a verdict: nothing was tested."""
+    asked = f"Make topics {plan.topic_prefix}* in {bootstrap}, use them, and delete them?"
+    try:
+        is_wanted = typer.confirm(asked)
+    except typer.Abort:  # nobody is there to answer
+        is_wanted = False
+    if not is_wanted:
+        raise UsageError("nothing was written, nothing was tested", bootstrap, "Answer y, or say so before: --yes")
 
 
 @app.command()
@@ -344,7 +321,12 @@ def check(
             autocompletion=among(MODELS),
         ),
     ] = "kafka",
-    ignore: Annotated[str, typer.Option(metavar="ANOMALIES", help="Allow these as well, with commas.")] = "",
+    ignore: Annotated[str, typer.Option(metavar="ANOMALIES", help=IGNORE_HELP)] = "",
+    patience_s: Annotated[float, typer.Option("--patience", metavar="SECONDS", help=PATIENCE_HELP, min=1)] = PATIENCE_S,
+    evidence: Annotated[
+        int,
+        typer.Option(metavar="COUNT", help="Cases of each anomaly that are kept, the worst. All are counted.", min=1),
+    ] = EVIDENCE_CASES,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Judge on Spark: local[*], spark://host:7077, yarn, ...")
     ] = None,
@@ -354,31 +336,31 @@ def check(
     It ends with 0 if the verdict is true, with 1 if it is false, and with 3 if not all was tested that should have
     been.
     """
+    from sexton.checker.view import Options
     from sexton.verify import run as verifying
     from sexton.verify.report import page
 
-    ignored = frozenset(filter(None, ignore.split(",")))
-    if master is None:
-        judgement = verifying.check(path, model_named(model), ignored)
-    else:
-        judgement = _check_on_spark(path, model_named(model), ignored, master)
+    options = Options(patience_ms=round(patience_s * 1_000), evidence_max=evidence)
+    rules = verifying.Rules(model_named(model), frozenset(ignored_in(ignore)), options)
+    judgement = verifying.check(path, rules) if master is None else _check_on_spark(path, rules, master)
     if path.is_dir():
         verifying.write_results(path, judgement)
         if (path / page.NAME).exists():  # it may tell another verdict
             verifying.report(path)
-    _tell(judgement, _console())
+    tell(judgement, console_of_run())
 
 
-def _check_on_spark(path: Path, model: Model, ignored: frozenset[str], master: str) -> Judgement:
+def _check_on_spark(path: Path, rules: Rules, master: str) -> Judgement:
     extras.need("compactor", "sexton verify check --master")
     from sexton.history.load import history_at
     from sexton.spark import check as checking
     from sexton.spark import session
+    from sexton.verify.run import completed
 
     found = history_at(path)  # before a session is started for nothing
     spark = session.start("sexton verify check", master)
     try:
-        return checking.check(spark.sparkContext, found.resolve(), model, ignored)
+        return completed(checking.check(spark.sparkContext, found.resolve(), *rules), path)
     finally:
         spark.stop()
 
@@ -394,7 +376,7 @@ def export(
 
     loaded = load(path)
     count = edn.write(target, flat.to_ops(loaded.history), loaded.run)
-    _console().print(f"Wrote {count:,} operations to {target}")
+    console_of_run().print(f"Wrote {count:,} operations to {target}")
 
 
 @app.command()
@@ -402,10 +384,9 @@ def report(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run that was judged.")],
 ) -> None:
     """Write the page of a run again, from its history and its results."""
-    extras.need("verify", "sexton verify report")
     from sexton.verify import run as verifying
 
-    _console().print(f"Wrote {verifying.report(path)}")
+    console_of_run().print(f"Wrote {verifying.report(path)}")
 
 
 @app.command()
@@ -429,7 +410,7 @@ def replay(
     from sexton.checker.verdict import Verdict
     from sexton.verify import again, shrinking
 
-    console = _console()
+    console = console_of_run()
     needed = shrinking.Tries.parse(tries)
     wanted, plan = again.read(path, path)
     if wanted.is_existing and not yes:
@@ -442,7 +423,7 @@ def replay(
             break
     if shrink and judgement.verdict is Verdict.FALSE and not is_stopped:
         _shrink(path, plan, judgement.wrong(), needed, console)
-    _tell(judgement, console)
+    tell(judgement, console)
 
 
 def _shrink(path: Path, plan: Plan, wrong: Collection[str], needed: Tries, console: Console) -> None:
@@ -479,194 +460,12 @@ def _again(path: Path, plan: Plan, console: Console) -> tuple[Judgement, bool]:
     wanted, _ = again.read(path, again.places(path))
     console.print(f"{wanted.system}, {wanted.workload}, seed {plan.seed}, in {wanted.directory}")
     with console.status("") as status:
-        told = _Told(console, status)
+        told = Told(console, status)
         return verifying.run(wanted, plan, told), INTERRUPTED in told.phases
 
 
-@app.command()
-def suite(
-    system: Annotated[str, typer.Option(metavar="NAME", help="As for run.", autocompletion=among(SYSTEMS))] = "sexton",
-    metastore: Annotated[
-        str, typer.Option(metavar="NAME", help="As for run.", autocompletion=among(METASTORES))
-    ] = "sqlite",
-    storage: Annotated[str, typer.Option(metavar="NAME", help="As for run.", autocompletion=among(STORAGES))] = "local",
-    quick: Annotated[bool, typer.Option("--quick", help="Each workload once, with kill and pause.")] = False,
-    time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="For faults, in each run.", min=1)] = 60.0,
-    client: Annotated[
-        str, typer.Option(metavar="NAMES", help="As for run.", autocompletion=among(CLIENTS, has_list=True))
-    ] = "",
-    only: Annotated[str, typer.Option(metavar="WORKLOADS", help="These workloads, with commas.")] = "",
-    seed: Annotated[int, typer.Option(help="Of the first run; each has the next.", min=0)] = 1,
-    directory: Annotated[
-        Path | None,
-        typer.Option("--dir", metavar="DIR", help="Where runs are, by default by system. Those that are done stay."),
-    ] = None,
-) -> None:
-    """Run every workload under every fault, and show the verdicts as a table.
-
-    Ctrl-C ends it after the run that is under way was judged; the same command goes on with that one.
-    """
-    if not client:
-        extras.need("verify", "sexton verify suite", ", or name what you have with --client")
-    from sexton.verify import suite as testing
-    from sexton.verify import systems
-    from sexton.verify.runner import INTERRUPTED
-
-    systems.check_name(system)
-    names_in(metastore, METASTORES, "metastore")
-    systems.check_metastore(system, metastore)
-    names_in(storage, STORAGES, "storage")
-    systems.check_storage(system, storage, ())
-    workloads = names_in(only, WORKLOADS, "workload") or WORKLOADS
-    given = clients_in(client)
-    wanted = [
-        (place, cell)
-        for place, cell in enumerate(testing.cells(system, storage, is_quick=quick))
-        if cell.workload in workloads
-    ]
-    kinds = [each for each in (metastore, storage) if each not in (METASTORES[0], STORAGES[0])]
-    of = "-".join([system, *kinds])
-    directory = directory or Path("sexton-verify") / f"suite-{of}"
-    console = _console()
-    done: list[testing.Done] = []
-    for place, cell in wanted:
-        found = testing.results_of(cell, directory)
-        if found is None:
-            console.print(f"[bold]{cell.name}[/], {len(done) + 1} of {len(wanted)}")
-            testing.put_aside(directory / cell.name)
-            with console.status("") as status:
-                told = _Told(console, status)
-                found = _run_cell(
-                    cell, system, metastore, storage, given, seed + place, time_s, directory / cell.name, told
-                )
-            if INTERRUPTED in told.phases:
-                testing.put_aside(directory / cell.name)
-                break
-        done.append(found)
-        testing.write_index(directory, system, done)
-        testing.write_table(directory, of, done, time_s)
-    table = Table(title="Runs", title_justify="left")
-    for header in ("run", "verdict", ""):
-        table.add_column(header, overflow="fold")
-    for each in done:
-        table.add_row(each.cell.name, each.verdict or "did not end", escape(each.told))
-    console.print(table)
-    console.print(
-        f"{len(done)} of {len(wanted)} runs. The page: {directory / testing.INDEX}, for documents: {testing.TABLE_PAGE}"
-    )
-    bad = list(testing.ways_out(done))
-    if any(each.verdict == "false" for each in done):
-        raise VerdictFalseError(f"not true: {', '.join(bad)}")
-    if bad or len(done) < len(wanted):
-        raise VerdictUnknownError(f"not true: {', '.join(bad)}" if bad else "it was stopped before the last run")
-
-
-def _run_cell(
-    cell: Cell,
-    system: str,
-    metastore: str,
-    storage: str,
-    clients: tuple[str, ...],
-    seed: int,
-    time_s: float,
-    target: Path,
-    told: _Told,
-) -> Done:
-    """A run that does not come to its end is told, and the suite goes on."""
-    from sexton.verify import run as verifying
-    from sexton.verify import suite as testing
-    from sexton.verify import systems
-    from sexton.verify.runner import Plan
-    from sexton.verify.workloads import known as workloads
-
-    plan = Plan(
-        seed=seed,
-        main_ns=round(time_s * SECOND_NS),
-        faults=cell.faults,
-        clients=clients or tuple(workloads.able_clients(cell.workload, cell.asked)),
-        topic_prefix=f"{systems.TOPIC_PREFIX}{seed}-",
-    )
-    wanted = verifying.Wanted(
-        system=system,
-        metastore=metastore,
-        storage=storage,
-        workload=cell.workload,
-        asked=cell.asked,
-        directory=target,
-    )
-    try:
-        verifying.run(wanted, plan, told)
-    except verifying.NOT_RUN as error:
-        return testing.Done(cell, "", str(error).partition("\n")[0])
-    found = testing.results_of(cell, target.parent)
-    assert found is not None
-    return found
-
-
-@app.command()
-def selftest(
-    seeds: Annotated[int, typer.Option(help="Histories with each anomaly.", min=1)] = 3,
-    time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="For each lie.", min=1)] = 5.0,
-    has_lies: Annotated[bool, typer.Option("--lies/--no-lies", help="Lie to clients of a real broker, too.")] = True,
-    has_systems: Annotated[
-        bool,
-        typer.Option(
-            "--systems", help="Run systems that are known to be bad, or good, and what else takes minutes, too."
-        ),
-    ] = False,
-    directory: Annotated[
-        Path | None, typer.Option("--dir", metavar="DIR", help="Where runs are kept. Must not exist.")
-    ] = None,
-) -> None:
-    """Plant every anomaly, tell clients every lie, run what is known to be bad, and see whether the judge finds it.
-
-    It ends with 0 if all that was planted was found, and nothing else. Ctrl-C ends it with what it has found so far.
-    """
-    if has_lies or has_systems:
-        extras.need("verify", "sexton verify selftest", ", or leave lies out with --no-lies")
-    from sexton.verify import selftest as testing
-
-    if directory is not None and directory.exists():
-        raise UsageError("it exists already", str(directory), "Name another directory")
-    console = _console()
-    target = directory or Path(tempfile.mkdtemp(prefix="sexton-selftest-"))
-    found: list[testing.Result] = []
-    is_whole = False
-    try:
-        with console.status("") as status:
-            parts = [testing.histories(seeds)]
-            parts += [testing.lies(target, time_s, has_long=has_systems)] if has_lies else []
-            parts += [testing.systems(target, _Told(console, status))] if has_systems else []
-            for result in chain.from_iterable(parts):
-                found.append(result)
-                status.update(result.name)
-                console.print(f"{result.name}: {result.found} of {result.tried}", escape(result.wrong or result.told))
-        is_whole = True
-    except KeyboardInterrupt:
-        console.print("Stopped.")
-    _tell_selftest(found, target, console, is_kept=directory is not None, is_whole=is_whole)
-
-
-def _tell_selftest(found: Sequence[Result], target: Path, console: Console, *, is_kept: bool, is_whole: bool) -> None:
-    """Runs in which something was wrong are kept, so that somebody can look at them."""
-    from sexton.verify import selftest as testing
-
-    table = Table(title="What was planted", title_justify="left")
-    for header in ("", "planted", "found", ""):
-        table.add_column(header, overflow="fold")
-    for each in found:
-        table.add_row(each.name, str(each.tried), str(each.found), escape(each.wrong or each.told))
-    console.print(table)
-    bad = [each.name for each in found if not each.is_good]
-    if bad or is_kept:
-        testing.write(found, target)
-        console.print(f"In {target}: {testing.RESULTS}, and the runs.")
-    else:
-        shutil.rmtree(target, ignore_errors=True)
-    if bad:
-        raise SelfTestError(f"wrong about: {', '.join(bad)}")
-    if not is_whole:
-        raise VerdictUnknownError("it was stopped before the last")
+app.command()(suite)
+app.command()(selftest)
 
 
 @app.command("list")
@@ -678,7 +477,7 @@ def list_() -> None:
     from sexton.verify.lies import LIES
     from sexton.verify.workloads.known import WORKLOADS as ALL_WORKLOADS
 
-    console = _console()
+    console = console_of_run()
     faults = {name: (fault.__doc__ or "").splitlines()[0] for name, fault in ALL_FAULTS.items()}
     clients = {name: known.version_of(name) or "not installed" for name in known.CLIENTS}
     anomalies = {name: each.meaning for name, each in ANOMALIES.items()}
@@ -693,35 +492,3 @@ def list_() -> None:
         for name, line in rows.items():
             table.add_row(name, escape(line))
         console.print(table)
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PIPED_WIDTH
-    return console
-
-
-def _tell(judgement: Judgement, console: Console) -> None:
-    from sexton.checker.anomalies import ANOMALIES
-    from sexton.checker.verdict import Verdict
-
-    wrong = judgement.wrong()
-    table = Table(title="Findings", title_justify="left")
-    for header in ("anomaly", "count", "", "what it means"):
-        table.add_column(header, overflow="fold")
-    for finding in judgement.findings:
-        reason = judgement.allowed.get(finding.name, "")
-        told = "[bold red]wrong[/]" if finding.name in wrong else f"allowed: {reason}" if reason else "told only"
-        table.add_row(finding.name, str(finding.count), told, escape(ANOMALIES[finding.name].meaning))
-    if judgement.findings:
-        console.print(table)
-    for what, count in judgement.notes.items():
-        console.print(f"Not judged: {what}: {escape(str(count))}")
-    missing = [duty.name for duty in judgement.obligations if not duty.is_met]
-    console.print(f"The verdict is [bold]{judgement.verdict}[/].")
-    if judgement.verdict is Verdict.FALSE:
-        raise VerdictFalseError(f"found: {', '.join(wrong)}" if wrong else f"not so: {'; '.join(missing)}")
-    if judgement.verdict is Verdict.UNKNOWN:
-        told = "; ".join(missing) or "the search was not finished, or not all was read"
-        raise VerdictUnknownError(f"not tested: {told}")

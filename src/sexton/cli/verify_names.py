@@ -28,6 +28,7 @@ WAYS: Final = ("assign", "subscribe")
 FAULTS: Final = (
     "kill",
     "stop",
+    "rolling-restart",
     "pause",
     "partition",
     "clock",
@@ -38,6 +39,7 @@ FAULTS: Final = (
     "metastore",
     "store",
     "failing-disk",
+    "failing-writes",
     "full-disk",
     "read-only-disk",
     "slow-disk",
@@ -84,6 +86,12 @@ def clients_in(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(filter(None, text.split(","))))
     names_in(",".join(name for name in names if not known.java_version(name)), CLIENTS, "client")
     return names
+
+
+def ignored_in(text: str) -> tuple[str, ...]:
+    from sexton.checker.anomalies import ANOMALIES
+
+    return names_in(text, tuple(ANOMALIES), "anomaly")
 
 
 def model_named(name: str) -> Model:

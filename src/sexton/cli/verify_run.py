@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sexton.cli.broker import UsageError
+from sexton.cli.connect import parse_bootstrap
 from sexton.cli.verify_names import (
     ACKS,
     DEFAULT_NODES,
@@ -21,6 +22,7 @@ from sexton.cli.verify_names import (
     WAYS,
     WORKLOADS,
     clients_in,
+    ignored_in,
     model_named,
     names_in,
 )
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 SECOND_NS: Final = 1_000_000_000
 EXISTING_RATE: Final = 100.0
 OWN_RATE: Final = 1_000.0
+
+PERIOD_INTERVALS: Final = 3
+"""Of what is broken and mended before another set of faults has its turn, unless --stable-period says otherwise."""
 
 CRASH_EVERY_NS: Final = 30 * SECOND_NS
 """Of one client, with --crash-clients."""
@@ -53,6 +58,7 @@ class RunOptions:
     txn: bool
     sub_via: str
     nemesis: str
+    no_faults: bool
     time_s: float
     client: str
     concurrency: int
@@ -73,6 +79,7 @@ class RunOptions:
     abort_p: float
     calm_s: float
     interval_s: float
+    stable_period_s: float | None
     final_time_s: float
     seed: int | None
     directory: Path | None
@@ -84,6 +91,8 @@ class RunOptions:
     keep_data: bool
     judge_corruption: bool
     model: str
+    ignore: str
+    patience_s: float
 
     @property
     def is_existing(self) -> bool:
@@ -101,6 +110,8 @@ class RunOptions:
 
 def asked_for(options: RunOptions) -> tuple[Wanted, Plan]:
     """Raises SextonError where it makes no sense, before anything is started or written."""
+    if options.no_faults and options.faults:
+        raise UsageError("--no-faults and faults make no sense together", "", "Drop one of the two")
     _check_cluster(options)
     _check_names(options)
     asked = _workload(options)
@@ -175,7 +186,7 @@ def _plan(options: RunOptions, asked: Asked, seed: int) -> Plan:
         calm_ns=round(options.calm_s * SECOND_NS),
         main_ns=round(options.time_s * SECOND_NS),
         final_ns=round(options.final_time_s * SECOND_NS),
-        period_ns=round(3 * options.interval_s * SECOND_NS),
+        period_ns=round((options.stable_period_s or PERIOD_INTERVALS * options.interval_s) * SECOND_NS),
         interval_ns=round(options.interval_s * SECOND_NS),
         faults=options.faults,
         clients=clients_in(options.client) or tuple(workloads.able_clients(options.workload, asked)),
@@ -194,12 +205,18 @@ def _plan(options: RunOptions, asked: Asked, seed: int) -> Plan:
     )
 
 
+def _addresses(bootstrap: str) -> str:
+    """As every client takes them: with a port, without spaces."""
+    addresses = parse_bootstrap(bootstrap, "--bootstrap")
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses)
+
+
 def _wanted(options: RunOptions, asked: Asked, directory: Path) -> Wanted:
     from sexton.verify import systems
     from sexton.verify.run import Wanted
 
     return Wanted(
-        system=systems.check_name(options.system) if options.bootstrap is None else options.bootstrap,
+        system=systems.check_name(options.system) if options.bootstrap is None else _addresses(options.bootstrap),
         is_existing=options.is_existing,
         workload=options.workload,
         asked=asked,
@@ -211,5 +228,7 @@ def _wanted(options: RunOptions, asked: Asked, directory: Path) -> Wanted:
         storage=options.storage,
         allows_admin=options.allow_admin,
         model=model_named(options.model),
+        ignored=ignored_in(options.ignore),
+        patience_ms=round(options.patience_s * 1_000),
         lie=options.lie,
     )

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 def addresses_of(bootstrap: str) -> list[tuple[str, int]]:
     pairs = (each.rpartition(":") for each in bootstrap.split(","))
-    return [(host, int(port)) for host, _, port in pairs]
+    return [(host.strip("[]"), int(port)) for host, _, port in pairs]
 
 
 def client_of(bootstrap: str, client_id: str = "sexton-clusters", timeout_ms: int = REQUEST_TIMEOUT_MS) -> Client:

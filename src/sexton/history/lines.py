@@ -59,6 +59,9 @@ TOMBSTONE: Final = 1
 LINE_BYTES_MAX: Final = 64 << 20
 """A line is read whole into memory. One of a fresh consumer that read four million records still fits."""
 
+FOREIGN: Final = "Of other tools only the history.edn of Jepsen's kafka workload is read"
+"""What a line that means nothing often is: a history of something else."""
+
 FLUSH_INTERVAL_NS: Final = 1_000_000_000
 """What a killed run loses of its history, at most."""
 
@@ -209,7 +212,7 @@ def empty(name: str) -> NotAHistoryError:
 
 def unreadable(name: str, line: int, reason: ValueError) -> CorruptHistoryError:
     what = f"not an operation: {reason.msg}" if isinstance(reason, json.JSONDecodeError) else str(reason)
-    return CorruptHistoryError(what, at_line(name, line), REMEDY)
+    return CorruptHistoryError(what, at_line(name, line), f"{REMEDY}. {FOREIGN}")
 
 
 def from_line(line: bytes) -> Op:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sexton.checker.allowed import Model
+from sexton.checker.view import Options
 from sexton.errors import NotAHistoryError
 from sexton.harness.systems import NODES
 from sexton.history import run as description
@@ -43,6 +44,8 @@ def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
         storage=str(more.get("storage", LOCAL)),
         judges_corruption=bool(more.get("judges-corruption")),
         model=Model(more.get("model", Model.KAFKA)),
+        ignored=tuple(more.get("ignored", ())),
+        patience_ms=int(more.get("patience-ms", Options().patience_ms)),
         lie=str(more.get("lie", "")),
     )
     return wanted, _made(Plan, options)

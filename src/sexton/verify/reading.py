@@ -37,9 +37,13 @@ def decoded(data: bytes | None) -> int:
     return UNKNOWN if data is None else int.from_bytes(data, "big", signed=True)
 
 
+_number: Final = int.from_bytes
+
+
 def record_of(message: Message) -> Record:
-    if message.value is not None:
-        return Record(message.offset, decoded(message.value), decoded(message.key))
+    value, key = message.value, message.key
+    if value is not None:
+        return Record(message.offset, _number(value, "big", signed=True), UNKNOWN if key is None else decoded(key))
     return Record(message.offset, decoded(dict(message.headers).get(ID_HEADER)), decoded(message.key), True)
 
 

@@ -7,6 +7,7 @@ is asked for.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
@@ -17,11 +18,13 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sexton.checker import reference
 from sexton.checker.allowed import Model
+from sexton.checker.evidence import canonical_json
 from sexton.checker.verdict import Judgement, Obligation, Verdict, merge
+from sexton.checker.view import Options
 from sexton.errors import NotAHistoryError, SextonError
 from sexton.harness import disks
 from sexton.harness.errors import HarnessError
@@ -37,7 +40,7 @@ from sexton.history.run import Description
 from sexton.verify import outside, probes, systems
 from sexton.verify.clients import known
 from sexton.verify.faults.grave import Grave
-from sexton.verify.faults.known import FAULTS
+from sexton.verify.faults.known import FAULTS, pointless
 from sexton.verify.generator import Workload
 from sexton.verify.lies import LIES
 from sexton.verify.report import page
@@ -52,6 +55,7 @@ PLAIN_OPS_MAX: Final = 20_000
 """Up to here the plain judge takes seconds; compiling the other one takes longer, the first time."""
 PIECE_OPS: Final = 100_000
 """Of a history, as many at once are made into arrays, for Parquet."""
+DIGEST_CHARS: Final = 16
 INACCURACY_MS: Final = 1_000
 """Of brokers' clocks, beside what was done to them: what they do at a time they do a little later."""
 
@@ -63,6 +67,16 @@ disk that is full, a command that takes too long."""
 
 class ExcludedFaultError(HarnessError):
     exit_code = 64
+
+
+class PointlessFaultError(HarnessError):
+    exit_code = 64
+
+
+class NotReachedError(HarnessError):
+    """A cluster that exists, and does not answer."""
+
+    exit_code = 69
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +99,10 @@ class Wanted:
     allows_admin: bool = False
     """Of a cluster that is not ours: whether leaders and replicas of our topics may move there."""
     model: Model = Model.KAFKA
+    ignored: tuple[str, ...] = ()
+    """Anomalies that are allowed as well."""
+    patience_ms: int = Options().patience_ms
+    """Of a consumer that stands still when all is healed, before it counts as stuck."""
     has_page: bool = True
     """Drawing it takes longer than to judge a short run; `report` writes it as well."""
     lie: str = ""
@@ -93,8 +111,10 @@ class Wanted:
 
 def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     known.prepare(plan.clients)
+    check_faults_hit(plan, wanted.workload, wanted.asked)
     if wanted.is_existing:
         outside.check(plan.faults, allows_admin=wanted.allows_admin, command=plan.fault_command)
+        _reach(wanted.system)
     else:
         check_faults(plan.faults, wanted.system)
         systems.check_metastore(wanted.system, wanted.metastore)
@@ -138,8 +158,9 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
             shutil.rmtree(node / "data", ignore_errors=True)
             (node / disks.IMAGE).unlink(missing_ok=True)
     listener.phase("judges")
-    judgement = judge(wanted.directory, ops, _judged(wanted, plan, workload, skew_ms), wanted.model)
-    judgement = against_expected(judgement, wanted.asked.expected, workload.seen)
+    rules = Rules(wanted.model, frozenset(wanted.ignored), Options(patience_ms=wanted.patience_ms))
+    judgement = judge(wanted.directory, ops, _judged(wanted, plan, workload, skew_ms), rules)
+    judgement = completed(judgement, wanted.directory)
     write_results(wanted.directory, judgement)
     if wanted.has_page:
         page.write(wanted.directory, ops, description.read(wanted.directory), judgement.to_json())
@@ -159,25 +180,72 @@ def check_faults(faults: Sequence[str], system: str) -> None:
                 raise ExcludedFaultError(f"{fault} and {other} cannot be had together: {why}", "", "Run one by one")
 
 
-def judge(directory: Path, ops: Sequence[Op], judged: Run, model: Model) -> Judgement:
+def check_faults_hit(plan: Plan, workload: str, asked: Asked) -> None:
+    """Raises PointlessFaultError: a run whose faults find nobody to hit is told before it takes its time."""
+    kind = WORKLOADS[workload]
+    is_transactional = asked.is_transactional or kind.always_in_transactions
+    for name in plan.faults:
+        why = pointless(name, compacts=kind.compacts, is_transactional=is_transactional, has_shards=bool(plan.shards))
+        if why:
+            raise PointlessFaultError(why, f"--workload {workload}", _with_what(name))
+
+
+def _with_what(fault: str) -> str:
+    """Workloads under which a fault hits somebody."""
+    if FAULTS[fault].needs_compaction:
+        return f"Name one of the workloads {', '.join(name for name, each in WORKLOADS.items() if each.compacts)}"
+    return "Add --txn, or name another workload" if FAULTS[fault].needs_transactions else "Drop --shards, or the fault"
+
+
+def _reach(bootstrap: str) -> None:
+    """Before anything is written, here or there."""
+    try:
+        probes.broker_ids(bootstrap)
+    except SextonError as error:
+        remedy = "Is it running, and do its brokers listen there? Name another address: --bootstrap HOST:PORT"
+        raise NotReachedError(error.what, error.place or bootstrap, remedy) from None
+
+
+class Rules(NamedTuple):
+    """By what a history is judged."""
+
+    model: Model = Model.KAFKA
+    ignored: frozenset[str] = frozenset()
+    options: Options = Options()
+
+
+def judge(directory: Path, ops: Sequence[Op], judged: Run, rules: Rules) -> Judgement:
     """A run that has just ended: a long one as `check` would, from its directory."""
     if len(ops) <= PLAIN_OPS_MAX:
-        return reference.judge(ops, judged, model)
-    return check(directory, model, frozenset())
+        return reference.judge(ops, judged, *rules)
+    return _judge_at(directory, rules)
 
 
-def check(path: Path, model: Model, ignore: frozenset[str]) -> Judgement:
+def check(path: Path, rules: Rules) -> Judgement:
     """Whatever a person names as a history."""
+    return completed(_judge_at(path, rules), path)
+
+
+def _judge_at(path: Path, rules: Rules) -> Judgement:
     loaded = load(path)
     if len(loaded.history.ops) <= PLAIN_OPS_MAX:
-        judgement = reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
+        judgement = reference.judge(flat.to_ops(loaded.history), loaded.run, *rules)
     else:
         from sexton.checker.kernels import judge as kernels  # compiled code, of which most runs have no need
 
-        judgement = kernels.judge(loaded.history, loaded.run, model, ignore)
-    judgement = replace(judgement, notes=loaded.notes.to_json())
-    more = _more(path)
-    return against_expected(judgement, str(more.get("options", {}).get("expected", "")), more.get("seen", {}))
+        judgement = kernels.judge(loaded.history, loaded.run, *rules)
+    return replace(judgement, notes=loaded.notes.to_json())
+
+
+def completed(judgement: Judgement, path: Path) -> Judgement:
+    """By what the run's directory says beside its history: what was counted there, and what somebody expected of it."""
+    found = _description(path)
+    more, workload = found.more, found.run.workload
+    seen = {str(what): int(count) for what, count in more.get("seen", {}).items()}
+    of = next((each.counts for name, each in WORKLOADS.items() if name == workload and each.counts), workload)
+    counted = {f"{of}: {what}": count for what, count in seen.items()}
+    expected = str(more.get("options", {}).get("expected", ""))
+    return against_expected(replace(judgement, counted=counted), expected, seen)
 
 
 def against_expected(judgement: Judgement, expected: str, seen: Mapping[str, int]) -> Judgement:
@@ -198,13 +266,14 @@ def report(directory: Path) -> Path:
     if not results.exists():
         raise NotAHistoryError("nobody has judged it", str(directory), f"Judge it: sexton verify check {directory}")
     loaded = load(directory)
-    found = Description(loaded.run, _more(directory))
+    found = Description(loaded.run, _description(directory).more)
     return page.write(directory, flat.to_ops(loaded.history), found, json.loads(results.read_bytes()))
 
 
-def _more(directory: Path) -> Mapping[str, Any]:
+def _description(directory: Path) -> Description:
     """A directory with Jepsen's history has none."""
-    return description.read(directory).more if (directory / description.NAME).exists() else {}
+    has_one = (directory / description.NAME).exists()
+    return description.read(directory) if has_one else Description(Run())
 
 
 def write_results(directory: Path, judgement: Judgement) -> None:
@@ -267,12 +336,19 @@ def _judged(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> Run
     )
 
 
+def digest(plan: Plan, asked: Asked) -> str:
+    """Of all that follows from the seed: two runs that have the same were to do, and to suffer, the same."""
+    choices = {**asdict(asked), **asdict(plan), "schedule": [asdict(act) for act in plan.schedule()]}
+    return hashlib.sha256(canonical_json(choices).encode()).hexdigest()[:DIGEST_CHARS]
+
+
 def _describe(
     wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int, found: Mapping[str, Any] | None = None
 ) -> None:
     """`found`: what is more, and was not before it began."""
     more: dict[str, Any] = {
         "seed": plan.seed,
+        "plan": digest(plan, wanted.asked),
         "system": wanted.system,
         "existing": wanted.is_existing,
         "allows-admin": wanted.allows_admin,
@@ -280,6 +356,8 @@ def _describe(
         "metastore": wanted.metastore,
         "storage": wanted.storage,
         "model": str(wanted.model),
+        "ignored": list(wanted.ignored),
+        "patience-ms": wanted.patience_ms,
         "judges-corruption": wanted.judges_corruption,
         "lie": wanted.lie,
         "options": {**asdict(wanted.asked), **asdict(plan)},

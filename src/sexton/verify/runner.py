@@ -75,8 +75,16 @@ INTERRUPTED: Final = "interrupted: heals, reads, judges"
 WHOLE_S: Final = 60
 TICK_S: Final = 0.05
 
-FETCH_BYTES: Final = (500, 5_000, 1 << 20)
-"""Of a partition: one of these for each client, so that batches are cut off in many ways."""
+FETCH_WAIT_MS: Final = 100
+MIN_BYTES: Final = "fetch.min.bytes"
+
+FETCHES: Final[Sequence[Settings]] = tuple(
+    {"max.partition.fetch.bytes": most, MIN_BYTES: least, "fetch.max.wait.ms": FETCH_WAIT_MS}
+    for most, least in ((500, 400), (1 << 20, 1), *[(5_000, 4_000), (1 << 20, 20_000)] * 2)
+)
+"""One of these for each client, so that batches are cut off in many ways. Most are patient: who asks for whatever there
+is asks again after each record that somebody writes, and if all did, brokers would do little else. Not those that read
+whole logs: they would wait at the end of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -536,7 +544,7 @@ class _Going:
     def _start(self, thread: int, process: int) -> _Client:
         name = self.plan.clients[thread % len(self.plan.clients)]
         needs = self.workload.needs(process)
-        options = options_of(self.plan, self.system, needs, name, thread, process, self._rng.choice(FETCH_BYTES))
+        options = options_of(self.plan, self.system, needs, name, thread, process, self._rng.choice(FETCHES))
         if self._is_healing.is_set():  # it is to read everything, and has time
             options = replace(options, poll_s=POLL_S)
         client = _Client(process, ClientProcess(name, options, self._directory / "clients.log"))
@@ -660,7 +668,7 @@ def _look_at(system: System, places: Mapping[int, Place], now_ns: int) -> _Looke
 
 
 def options_of(
-    plan: Plan, system: System, needs: Needs, client: str, thread: int, process: int, fetch_bytes: int
+    plan: Plan, system: System, needs: Needs, client: str, thread: int, process: int, fetch: Settings
 ) -> Options:
     """Of a process's client."""
     known = clients.client_of(client)
@@ -676,9 +684,10 @@ def options_of(
         plain_producer=PLAIN if needs.has_plain_producer and known.has_retries else {},
         consumer=plan.consumer_settings(
             client,
-            {"max.partition.fetch.bytes": fetch_bytes, **needs.consumer},
+            {**fetch, **needs.consumer},
             speaks_kip848=needs.speaks_kip848 and system.has_kip848,
         ),
+        fresh_consumer={} if MIN_BYTES in plan.client_settings else {MIN_BYTES: 1},
         has_generation=needs.has_generation,
         aborts_after_timeout=plan.aborts_after_timeout,
         rewinds=plan.rewinds,

@@ -15,7 +15,7 @@ from typing import Final
 
 from sexton.checker.allowed import Model
 from sexton.checker.anomalies import ANOMALIES, Weight
-from sexton.checker.planted import correct
+from sexton.checker.planted import correct, correct_name
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import PLANS, Sabotage, sabotage
 from sexton.checker.verdict import Judgement, Verdict
@@ -35,6 +35,8 @@ from sexton.verify.workloads.known import EOS, QUEUE, TABLE, Asked
 
 CLIENT: Final = "confluent-kafka"
 RESULTS: Final = "selftest.json"
+CORRECT_PER_SEED: Final = 10
+"""A judge that sees what is not there is worse than one that misses something: nobody would look any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ def write(results: Sequence[Result], directory: Path) -> None:
 
 
 def histories(seeds: int) -> Iterator[Result]:
-    """One result for each anomaly, and the last for correct histories."""
+    """One result for each anomaly, and the last for correct histories: those that were broken, as they were before, and
+    more."""
     unbroken: dict[str, str] = {}
     for name in PLANS:
         found, wrong = 0, ""
@@ -69,10 +72,14 @@ def histories(seeds: int) -> Iterator[Result]:
             wrong = wrong or missed
             of = planted.history.run.name
             if of not in unbroken:
-                unbroken[of] = found_in_correct(int(of.removeprefix("planted-")))
+                unbroken[of] = found_in_correct(int(of.removeprefix(correct_name(""))))
         yield Result(name, seeds, found, wrong)
+    for seed in range(CORRECT_PER_SEED * seeds):
+        of = correct_name(seed)
+        if of not in unbroken:
+            unbroken[of] = found_in_correct(seed)
     bad = [told for told in unbroken.values() if told]
-    yield Result("nothing, in the same histories unbroken", len(unbroken), len(unbroken) - len(bad), "; ".join(bad[:3]))
+    yield Result("nothing, in correct histories", len(unbroken), len(unbroken) - len(bad), "; ".join(bad[:3]))
 
 
 def missed_in(planted: Sabotage) -> str:

@@ -59,6 +59,8 @@ class Options:
     transaction_timeout_ms: int = 1_000
     producer: ClientSettings = field(default_factory=dict)
     consumer: ClientSettings = field(default_factory=dict)
+    fresh_consumer: ClientSettings = field(default_factory=dict)
+    """Beside `consumer`, of one that reads whole logs and is not used again."""
     aborts_after_timeout: bool = False
     """Whether a commit that was not answered in time is followed by an abort, as Java's documentation long said."""
     rewinds: bool = True
@@ -175,6 +177,8 @@ class Session:
 
     def know(self, places: Mapping[int, Place], topics: Mapping[str, Topics]) -> None:
         """Raises Refused if a topic cannot be made."""
+        if not (places or topics or self._missing):
+            return
         self._places |= places
         self._missing |= {topic: wanted for topic, wanted in topics.items() if topic not in self._topics}
         if self._missing:
@@ -206,7 +210,8 @@ class Session:
     def _consumer(self, group: str | None) -> Consumer:
         options = self._options
         make = self._driver.Consumer
-        made: Consumer = asked(make, options.bootstrap, options.isolation, group, options.consumer)
+        settings = {**options.consumer, **({} if group else options.fresh_consumer)}
+        made: Consumer = asked(make, options.bootstrap, options.isolation, group, settings)
         return made
 
     def _read(self, ask: Ask) -> Completion:

@@ -33,7 +33,7 @@ from sexton.verify.generator import NS, Ask, Generator, Question
 from sexton.verify.outcomes import is_refused
 from sexton.verify.placing import Placing
 from sexton.verify.reading import content_of
-from sexton.verify.runner import FETCH_BYTES, Plan, options_of
+from sexton.verify.runner import FETCHES, Plan, options_of
 from sexton.verify.session import Completion, Session
 from sexton.verify.systems import System
 from sexton.verify.workloads.known import WORKLOADS, Asked
@@ -223,17 +223,14 @@ class Shard:
     def _new_session(self) -> Session:
         lane = self._lanes[0]
         needs = self._workload.needs(lane.process)
-        fetch_bytes = self._rng.choice(FETCH_BYTES)
-        options = options_of(
-            self._plan, self._options.system, needs, self._client, lane.thread, lane.process, fetch_bytes
-        )
+        fetch = self._rng.choice(FETCHES)
+        options = options_of(self._plan, self._options.system, needs, self._client, lane.thread, lane.process, fetch)
         return Session(replace(options, poll_s=POLL_S) if self._free else options)
 
     def _new_sending(self) -> Any:
         from sexton.verify.clients.confluent import Sending
 
-        settings = {**known.CLIENTS[self._client].producer, **SENDING}
-        return Sending(self._options.system.bootstrap, settings)
+        return Sending(self._options.system.bootstrap, {**SENDING, **self._plan.producer_settings(self._client)})
 
     # -- the history
 

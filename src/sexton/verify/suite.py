@@ -17,7 +17,7 @@ from typing import Final
 from sexton.errors import SextonError
 from sexton.reproduce import shell
 from sexton.verify.faults.grave import Grave
-from sexton.verify.faults.known import FAULTS
+from sexton.verify.faults.known import FAULTS, pointless
 from sexton.verify.faults.services import Store
 from sexton.verify.report import page
 from sexton.verify.run import RESULTS
@@ -65,16 +65,17 @@ class Done:
 
 
 def cells(system: str, storage: str = LOCAL, *, is_quick: bool = False) -> list[Cell]:
-    """By workload. A fault that this machine or system cannot have is left out; `grave` needs compaction."""
-    pointless = (Store.name,) if storage == LOCAL else (Grave.name,)
-    able = [name for name in FAULTS if name not in pointless and _is_able(name, system)]
-    together = tuple(name for name in able if name != Grave.name)
+    """By workload. A fault that this machine or system cannot have is left out, and one that would hit nothing."""
+    unstored = (Store.name,) if storage == LOCAL else (Grave.name,)
+    able = [name for name in FAULTS if name not in unstored and _is_able(name, system)]
     found = []
     for workload, known in WORKLOADS.items():
-        ways = (False, True) if workload in WITH_OR_WITHOUT else (known.always_in_transactions,)
-        alone = [(name,) for name in able if name != Grave.name or known.compacts]
-        columns: Sequence[tuple[str, ...]] = [QUICK] if is_quick else [(), *alone, together]
-        found += [Cell(workload, way, faults) for way in ways for faults in columns]
+        for way in (False, True) if workload in WITH_OR_WITHOUT else (known.always_in_transactions,):
+            hitting = [name for name in able if not pointless(name, compacts=known.compacts, is_transactional=way)]
+            together = tuple(name for name in hitting if name != Grave.name)
+            alone = [(name,) for name in hitting]
+            columns: Sequence[tuple[str, ...]] = [QUICK] if is_quick else [(), *alone, together]
+            found += [Cell(workload, way, faults) for faults in columns]
     return found
 
 

@@ -196,6 +196,7 @@ class Bundle:
         yield "G1a", writes.aborted_read(columns, at_most)
         yield "unseen", writes.unseen(columns, removals)
         yield "acknowledged-nowhere", writes.acknowledged_nowhere(columns, removals, at_most)
+        yield "G-single-realtime", positions.stale_read(columns, at_most)
         yield "wrong-span", positions.wrong_span(columns, at_most)
         yield "stuck", positions.stuck(columns, removals, whole.view.healed_ns, whole.options.patience_ms)
         yield "realtime-lag", positions.realtime_lag(columns)

@@ -92,6 +92,41 @@ def _stuck_at(columns: Columns, removals: Removals, stand: _Still, waited_ns: in
     ]
 
 
+def stale_read(columns: Columns, evidence_max: int) -> Found:
+    sends, spans = columns.sends, columns.spans
+    in_transaction = is_f(columns.calls, F.TXN, F.EOS)[sends.call]
+    is_judged = np.ones(len(columns.logs), np.bool_)
+    is_judged[sends.log[in_transaction]] = False
+    is_read = is_f(columns.calls, F.TABLE) & columns.is_ok & (columns.begin_ns != UNKNOWN)
+    reads = np.flatnonzero(spans.is_trusted & is_read[spans.call] & is_judged[spans.log])
+    reads = reads[np.argsort(spans.log[reads], kind="stable")]
+    rows = np.flatnonzero(columns.is_ok[sends.call] & (sends.offset != UNKNOWN) & is_judged[sends.log])
+    rows = rows[np.lexsort((columns.end_ns[sends.call[rows]], sends.log[rows]))]
+    ranks_of_logs = np.arange(len(columns.logs) + 1)
+    starts, reads_start = (np.searchsorted(it, ranks_of_logs) for it in (sends.log[rows], spans.log[reads]))
+    newest = np.full(len(reads), UNKNOWN)
+    """Of each read, the row of the send with the highest offset that was acknowledged before."""
+    for rank in np.unique(spans.log[reads]).tolist():
+        of_log = rows[starts[rank] : starts[rank + 1]]
+        highest = np.maximum.accumulate(sends.offset[of_log])
+        at = np.arange(reads_start[rank], reads_start[rank + 1])
+        begin_ns = columns.begin_ns[spans.call[reads[at]]]
+        known = np.searchsorted(columns.end_ns[sends.call[of_log]], begin_ns)
+        at, known = at[known > 0], known[known > 0]
+        newest[at] = of_log[np.searchsorted(highest, highest[known - 1])]
+    is_stale = newest != UNKNOWN
+    is_stale[is_stale] = sends.offset[newest[is_stale]] >= spans.end_offset[reads[is_stale]]
+    reads, newest = reads[is_stale], newest[is_stale]
+    behind = sends.offset[newest] - spans.end_offset[reads]
+
+    def detail(row: int) -> Mapping[str, Any]:
+        return {"offset": int(sends.offset[newest[row]]), "end": int(spans.end_offset[reads[row]])}
+
+    ops = sends.call[newest], spans.call[reads]
+    cases = Cases(log=spans.log[reads], ops=ops, values=(sends.vid[newest],), severity=behind, detail=detail)
+    return cases.found(columns, evidence_max)
+
+
 class Lag(NamedTuple):
     """The worst: nanoseconds, call and log; of several the first."""
 

@@ -14,6 +14,7 @@ from sexton.checker.kernels.arrays import Bools, Longs
 from sexton.checker.kernels.columns import Columns, Moved, ranks, starts_of, unique
 from sexton.checker.kernels.found import Cases, Found
 from sexton.checker.kernels.removal import Removals
+from sexton.checker.removal import NEVER_NS
 from sexton.history.op import UNKNOWN
 from sexton.jit import kernel
 
@@ -51,14 +52,15 @@ class Lost:
     vid: Longs
     reader: Longs
     bound: Longs
-    """An index."""
+    """An index; or UNKNOWN, where nobody was given anything."""
 
     def found(self, columns: Columns, evidence_max: int) -> Found:
         order = columns.order
 
         def detail(row: int) -> Mapping[str, Any]:
-            index = order.within(np.array([order.first[self.vid[row]], self.bound[row]]))
-            return {"index": int(index[0]), "highest-index": int(index[1])}
+            first, bound = order.first[self.vid[row]], self.bound[row]
+            highest = UNKNOWN if bound == UNKNOWN else order.within(np.array([bound]))[0]
+            return {"index": int(order.within(np.array([first]))[0]), "highest-index": int(highest)}
 
         log, sender = columns.log_of[self.vid], columns.sender_of[self.vid]
         cases = Cases(log=log, ops=(sender, self.reader), values=(self.vid,), detail=detail)
@@ -71,15 +73,34 @@ def lost_writes(columns: Columns, removals: Removals) -> Lost:
     seen = np.flatnonzero(columns.is_seen & (order.first != UNKNOWN))
     np.maximum.at(bound, columns.log_of[seen], order.first[seen])
     sender = columns.sender_of
-    is_lost = ~columns.is_seen & (order.last != UNKNOWN) & (order.last <= bound[columns.log_of])
-    is_lost &= (sender != UNKNOWN) & columns.is_certain[sender] if len(columns.calls) else False
-    vid = np.flatnonzero(is_lost)
+    is_missing = ~columns.is_seen & (order.last != UNKNOWN)
+    is_missing &= (sender != UNKNOWN) & columns.is_certain[sender] if len(columns.calls) else False
+    vid = np.flatnonzero(is_missing)
     vid = vid[~removals.may_be_gone(vid, columns.end_of_all_ns)]
+    is_below = order.last[vid] <= bound[columns.log_of[vid]]
     reader = np.full(len(columns.logs), UNKNOWN)
-    for rank in np.unique(columns.log_of[vid]).tolist():
+    for rank in np.unique(columns.log_of[vid[is_below]]).tolist():
         at_bound = order.vid[order.start[bound[rank]] : order.start[bound[rank] + 1]]
         reader[rank] = columns.first_reader[at_bound[columns.is_polled[at_bound]][0]]
-    return Lost(vid, reader[columns.log_of[vid]], bound[columns.log_of[vid]])
+    passed_by = np.where(is_below, reader[columns.log_of[vid]], UNKNOWN)
+    passed_by[~is_below] = _first_over(columns, vid[~is_below])
+    is_lost = passed_by != UNKNOWN
+    return Lost(vid[is_lost], passed_by[is_lost], bound[columns.log_of[vid[is_lost]]])
+
+
+def _first_over(columns: Columns, vid: Longs) -> Longs:
+    """The first ok call whose position moved over each of these, none of which an ok call was given; or UNKNOWN."""
+    spans = columns.spans
+    rows = np.flatnonzero(spans.is_trusted & columns.is_ok[spans.call]) if len(vid) else vid
+    rows = rows[np.argsort(spans.log[rows], kind="stable")]
+    starts = np.searchsorted(spans.log[rows], np.arange(len(columns.logs) + 1))
+    found = np.full(columns.vid_count, len(columns.calls))
+    _pass_over(
+        *(columns.log_of[vid], vid, columns.order.offset_of(vid), np.full(len(vid), NEVER_NS), starts),
+        *(spans.call[rows], spans.start_offset[rows], spans.end_offset[rows], columns.end_ns),
+        *(np.zeros(0, np.int64), len(columns.calls), found),
+    )
+    return np.where(found[vid] < len(columns.calls), found[vid], UNKNOWN)
 
 
 def unseen(columns: Columns, removals: Removals) -> Found:

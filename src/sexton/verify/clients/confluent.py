@@ -241,15 +241,9 @@ class Sending:
 
 def message_of(message: Any) -> Message:
     kind, stamp_ms = message.timestamp()
-    return Message(
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        key=message.key(),
-        value=message.value(),
-        headers=message.headers() or [],
-        timestamp_ms=stamp_ms,
-        timestamp_type=TIMESTAMP_TYPES[kind],
+    return Message(  # by place: most of a run's time goes into these
+        *(message.topic(), message.partition(), message.offset(), message.key(), message.value()),
+        *(message.headers() or [], stamp_ms, TIMESTAMP_TYPES[kind]),
     )
 
 

@@ -127,6 +127,12 @@ class Fault(ABC):
     """Whether clients must reach brokers through a proxy."""
     needs_cluster: ClassVar[bool] = True
     """Whether it breaks brokers. One that does not may be had on a cluster that is not ours."""
+    needs_compaction: ClassVar[bool] = False
+    """Whether it hits nothing where no topic is compacted."""
+    needs_transactions: ClassVar[bool] = False
+    """Whether it hits nothing where nobody is in a transaction."""
+    hits_clients: ClassVar[bool] = False
+    """Whether it needs clients that whoever leads has started: shards start theirs themselves."""
     needs_impatience: ClassVar[bool] = False
     """Whether producers must give up soon on an answer that does not come."""
     transaction_timeout_ms: ClassVar[int] = 0

@@ -18,6 +18,7 @@ class KillClients(Fault):
     name = "kill-clients"
     targets = (Target.ONE, Target.ALL)
     needs_cluster = False
+    hits_clients = True
 
     def begin(self, act: Act) -> Told:
         hit = _some(act, self.scene)
@@ -35,6 +36,7 @@ class PauseClients(Fault):
     name = "pause-clients"
     targets = (Target.ONE, Target.ALL)
     needs_cluster = False
+    hits_clients = True
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)

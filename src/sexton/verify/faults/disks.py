@@ -19,14 +19,18 @@ from sexton.verify.faults.base import NodeFault, Scene
 from sexton.verify.faults.schedule import Target
 
 SYNCS: Final = "fdatasync,fsync"
+WRITES: Final = "pwrite64,pwritev,pwritev2"
+"""Not `write`, by which Kafka's brokers answer as well: of theirs, only some writes to files fail."""
+
 STRACE: Final = "strace"
 ATTACH_TIMEOUT_S: Final = 10.0
 
 
 class _Traced(NodeFault):
-    """Brokers whose flushes are tampered with."""
+    """Brokers whose flushes or writes are tampered with."""
 
     targets: ClassVar[tuple[Target, ...]] = (Target.ONE, Target.LEADER, Target.MINORITY)
+    calls: ClassVar[str] = SYNCS
     how: ClassVar[str]
     """What strace injects."""
     is_replaced: ClassVar[bool] = False
@@ -46,7 +50,7 @@ class _Traced(NodeFault):
         pid = cluster.pid(node_id)
         console = cluster.node_dir(node_id) / "strace.log"
         command = [STRACE, "-f", "-qq", "-o", str(cluster.node_dir(node_id) / "strace.out")]
-        command += ["-e", f"trace={SYNCS}", "-e", f"inject={SYNCS}:{self.how}", "-p", str(pid)]
+        command += ["-e", f"trace={self.calls}", "-e", f"inject={self.calls}:{self.how}", "-p", str(pid)]
         tracer = self._tracers[node_id] = ServerProcess(command, console)
         deadline_s = time.monotonic() + ATTACH_TIMEOUT_S
         while not _is_traced(pid):
@@ -72,6 +76,15 @@ class FailingDisk(_Traced):
     """Every flush of a broker fails with EIO."""
 
     name = "failing-disk"
+    is_replaced = True
+    how = "error=EIO"
+
+
+class FailingWrites(_Traced):
+    """Every write of a broker to a place in a file fails with EIO: what it had written stays readable."""
+
+    name = "failing-writes"
+    calls = WRITES
     is_replaced = True
     how = "error=EIO"
 

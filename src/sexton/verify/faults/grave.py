@@ -49,6 +49,7 @@ class Grave(Fault):
 
     name = "grave"
     targets = (Target.ONE, Target.LEADER)
+    needs_compaction = True
     broker_settings: ClassVar = {"producer.id.expiration.ms": PRODUCER_EXPIRATION_MS}
     """Brokers remember producers by their last batch, for a day by default: until then it stays, emptied."""
 

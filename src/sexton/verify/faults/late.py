@@ -120,6 +120,7 @@ class Late(Fault):
     needs_proxy = True
     needs_cluster = False
     needs_impatience = True
+    needs_transactions = True
     transaction_timeout_ms = 10_000
     """A client must be able to give up on an answer, and to ask again, before its transaction times out."""
 

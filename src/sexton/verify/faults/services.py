@@ -34,6 +34,7 @@ class Compactor(Fault):
 
     name = "compactor"
     targets = (Target.ONE, Target.ALL)
+    needs_compaction = True
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)

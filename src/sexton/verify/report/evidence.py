@@ -131,11 +131,22 @@ class Evidence:
             offsets += f"{gap}<th>{order.offsets[index]}</th>"
             shown += f'{gap}<td class="{kind}">{at}</td>'
             read += f"{gap}<td>{len(readers) or '-'}</td>"
+        caption = f"{escape(self.log_name(log))}{self._last_word(log)}"
         return (
-            f'<div class="scroll"><table class="strip"><caption>{escape(self.log_name(log))}</caption>'
+            f'<div class="scroll"><table class="strip"><caption>{caption}</caption>'
             f"<tr><th>offset</th>{offsets}</tr><tr><th>value</th>{shown}</tr><tr><th>polls that saw it</th>{read}</tr>"
             "</table></div>"
         )
+
+    def _last_word(self, log: int) -> str:
+        """Of brokers, about where the log ends: who was stuck was stuck below these."""
+        for look in reversed(self.view.probes):
+            high = self.view.by_log(look, Ext.HIGH_WATERMARKS)
+            if log in high:
+                stable = self.view.by_log(look, Ext.LAST_STABLE_OFFSETS).get(log, UNKNOWN)
+                at = f"; at {look.end_ns / NS:.1f} s its high watermark was {high[log]}"
+                return at + (f", its last stable offset {stable}" if stable != UNKNOWN else "")
+        return ""
 
     def _faults(self, named: Sequence[Call], concerned: Concerned) -> str:
         """And what brokers said meanwhile."""

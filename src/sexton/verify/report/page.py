@@ -4,7 +4,7 @@ what clients saw over time."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
@@ -13,16 +13,17 @@ from typing import Any, Final
 
 from sexton.checker.allowed import Model, weight
 from sexton.checker.anomalies import ANOMALIES, Weight
+from sexton.checker.series import consume_counts
 from sexton.checker.verdict import Verdict
 from sexton.checker.view import View, prepare
 from sexton.history.op import UNKNOWN, Op
 from sexton.history.run import Description
 from sexton.reproduce import shell
 from sexton.simulate.plan import Profile
-from sexton.verify.report.bars import Bar, bars
+from sexton.verify.report.bars import Bar, bars, never_came
 from sexton.verify.report.broker_logs import NO_LOGS, BrokerLogs
 from sexton.verify.report.evidence import Evidence, concerns
-from sexton.verify.systems import CLOUD, SEXTON
+from sexton.verify.systems import CLOUD, INDEPENDENT, SEXTON
 from sexton.verify.workloads.known import WORKLOADS
 
 NAME: Final = "report.html"
@@ -55,9 +56,10 @@ def page(view: View, description: Description, results: Mapping[str, Any], logs:
 <h2 id="findings">What was found</h2>
 {_findings(results)}
 {_obligations(results)}
+{_counted(view, results)}
 <h2 id="time">Over time</h2>
 <figure class="scroll">{_picture(view, in_force, results)}</figure>
-{_cases(view, in_force, results, logs)}
+{_cases(view, in_force, results, logs, description.more.get("system"))}
 <footer>Made by <code>sexton verify</code> from <code>history.jsonl</code>, <code>results.json</code> and
 <code>test.json</code>, which lie beside it; <code>sexton verify check</code> judges the history again.</footer>"""
     return shell.document(f"sexton verify: {name}", body, style())
@@ -107,13 +109,14 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
         faults[bar.fault] = faults.get(bar.fault, 0) + 1
     clients = sorted({call.op.client for call in view.calls if call.op.client})
     told = {
-        "system": more.get("system", "unknown"),
+        "system": _system(more),
         "workload": description.run.workload or "unknown",
         "clients": ", ".join(clients) or "unknown",
         "operations": f"{len(view.calls):,}: "
         + ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())),
         "logs": f"{len(view.orders):,}",
         "faults": ", ".join(f"{name} ({count})" for name, count in faults.items()) or "none",
+        "asked for, and never came": ", ".join(never_came(_asked_faults(more), view.nemesis)),
         "seed": more.get("seed", "unknown"),
         "took": f"{view.end_ns / NS:.0f} s",
     }
@@ -121,7 +124,7 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
         told["again"] = f"sexton verify replay {description.run.name}"
     if (profile := _nearest_profile(description)) is not None:
         told["where a seed is the same run"] = f"sexton simulate --profile {profile}"
-    rows = "".join(f"<tr><th>{name}</th><td>{escape(str(it))}</td></tr>" for name, it in told.items())
+    rows = "".join(f"<tr><th>{name}</th><td>{escape(str(it))}</td></tr>" for name, it in told.items() if it != "")
     settings = "".join(
         f"<tr><th>{escape(name)}</th><td><code>{escape(json.dumps(it))}</code></td></tr>"
         for group in ("options", "broker-settings", "client-settings", "topic-settings", "versions")
@@ -132,6 +135,15 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
         f"<details><summary>Settings and versions</summary><table>{settings}</table></details>" if settings else ""
     )
     return f'<table class="tested">{rows}</table>{details}'
+
+
+def _system(more: Mapping[str, Any]) -> str:
+    name, lie = str(more.get("system", "unknown")), more.get("lie")
+    return f"{name}, through a proxy that lies to clients on purpose: {lie}" if lie else name
+
+
+def _asked_faults(more: Mapping[str, Any]) -> Sequence[str]:
+    return list(more.get("options", {}).get("faults", ()))
 
 
 def _nearest_profile(description: Description) -> Profile | None:
@@ -180,6 +192,21 @@ def _obligations(results: Mapping[str, Any]) -> str:
     return f"<p>What must have happened for silence to mean anything:</p><ul>{rows}</ul>"
 
 
+def _counted(view: View, results: Mapping[str, Any]) -> str:
+    """What is no anomaly: what the workload counted, what was given to one process more than once, and what was not
+    judged at all."""
+    told = [f"{what}: {times:,}" for what, times in results.get("counted", {}).items()]
+    consumed = consume_counts(view).distribution
+    if consumed:
+        again = sum(count for times, count in consumed.items() if times > 1)
+        often = f", at most {max(consumed)} times" if again else ""
+        given = f"of {sum(consumed.values()):,} records that a subscribed process was given"
+        told.append(f"{given}, {again:,} were given to it more than once{often}")
+    told += [f"not judged: {what}: {count}" for what, count in results.get("notes", {}).items()]
+    rows = "".join(f"<li>{escape(each)}</li>" for each in told)
+    return f"<p>What was counted, and proves nothing:</p><ul>{rows}</ul>" if rows else ""
+
+
 def _picture(view: View, in_force: list[Bar], results: Mapping[str, Any]) -> str:
     if find_spec("matplotlib") is None:
         return NO_PICTURE
@@ -196,9 +223,17 @@ def _logs(found: Mapping[str, Any]) -> list[int]:
     return [log for case in found["cases"] for log in concerns(case)]
 
 
-def _cases(view: View, in_force: list[Bar], results: Mapping[str, Any], logs: BrokerLogs) -> str:
+def _broken(name: str) -> str:
+    """Of what Sexton promises."""
+    rules = ANOMALIES[name].rules
+    told = f"{'s' * (len(rules) > 1)} {', '.join(map(str, rules))}"
+    return f" It breaks Sexton's rule{told} (docs/rules.md)." if rules else ""
+
+
+def _cases(view: View, in_force: list[Bar], results: Mapping[str, Any], logs: BrokerLogs, system: object) -> str:
     bad = set(wrong(results))
     evidence = Evidence.of(view, in_force, logs)
+    has_rules = system in (SEXTON, INDEPENDENT)
     sections = ""
     for found in sorted(results["anomalies"], key=lambda each: each["name"] not in bad):
         name = found["name"]
@@ -211,6 +246,6 @@ def _cases(view: View, in_force: list[Bar], results: Mapping[str, Any], logs: Br
         rest = f"<p>{more:,} more were found; <code>results.json</code> names the worst.</p>" if more else ""
         sections += (
             f'<section id="{name}"><h2>{name}</h2><p>{escape(ANOMALIES[name].meaning)} The evidence: '
-            f"{escape(ANOMALIES[name].evidence)}.</p>{shown}{rest}</section>"
+            f"{escape(ANOMALIES[name].evidence)}.{_broken(name) if has_rules else ''}</p>{shown}{rest}</section>"
         )
     return sections

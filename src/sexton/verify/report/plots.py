@@ -6,9 +6,9 @@ Points are thinned to the lowest and the highest of each pixel column: no spike 
 from __future__ import annotations
 
 import io
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sexton.checker.positions import realtime_lags
-from sexton.checker.series import unseen_over_time
+from sexton.checker.series import Unseen, unseen_over_time
 from sexton.checker.view import View
 from sexton.history.op import UNKNOWN, Ext, F, Type
 from sexton.verify.report.bars import Bar
@@ -56,6 +56,9 @@ THEME: Final = {
 }
 """The light theme's colours, and the names under which the page's style sheet has them for both."""
 
+BANDS: Final = (BLUE, GOOD, WARN, VIOLET, BAD)
+"""One for each of several logs or brokers."""
+
 TYPES: Final = {Type.OK: GOOD, Type.FAIL: WARN, Type.INFO: BAD}
 
 STYLE: Final[dict[Any, Any]] = {
@@ -85,7 +88,8 @@ def svg(view: View, bars: Sequence[Bar], final_ns: int, with_findings: Sequence[
     """`final_ns` is when the final reads began, or UNKNOWN; `with_findings` are logs in which something was found."""
     logs = _drawn_logs(view, with_findings)
     faults = list(dict.fromkeys(bar.fault for bar in bars))
-    heights = [ROW_IN] * (4 + len(logs))
+    left = whole_reads(view)
+    heights = [ROW_IN] * (4 + bool(left) + len(logs))
     if faults:
         heights.insert(0, BAR_IN * (len(faults) + 1))
     with mpl.rc_context(STYLE):
@@ -99,10 +103,13 @@ def svg(view: View, bars: Sequence[Bar], final_ns: int, with_findings: Sequence[
         _draw_rate(rows[1], view)
         _draw_lag(rows[2], view)
         _draw_unseen(rows[3], view)
+        if left:
+            _draw_left(rows.pop(4), left, view.end_ns / NS)
         for axes, log in zip(rows[4:], logs, strict=True):
             _draw_offsets(axes, view, log)
-        for axes in rows:
+        for axes in figure.axes:
             axes.tick_params(labelbottom=True)
+        for axes in rows:
             if axes.get_yscale() == "linear":
                 axes.yaxis.set_major_locator(MaxNLocator(4))
         rows[-1].set_xlabel("seconds since the start")
@@ -144,7 +151,7 @@ def _draw_bars(axes: Axes, bars: Sequence[Bar], faults: Sequence[str]) -> None:
     for bar in bars:
         place = faults.index(bar.fault)
         axes.barh(place, (bar.end_ns - bar.start_ns) / NS, left=bar.start_ns / NS, height=0.7, color=BAD, alpha=0.6)
-        axes.text(bar.start_ns / NS, place, f" {bar.whom}", va="center", fontsize=7, clip_on=True)
+        axes.text(bar.start_ns / NS, place, f" {bar.told}", va="center", fontsize=7, clip_on=True)
     axes.set_yticks(range(len(faults)), faults)
     axes.set_ylim(len(faults) - 0.4, -0.6)
 
@@ -199,11 +206,68 @@ def _draw_lag(axes: Axes, view: View) -> None:
 
 
 def _draw_unseen(axes: Axes, view: View) -> None:
-    axes.set_title("Records that were acknowledged and not yet read by anybody")
-    points = [(each.time_ns / NS, float(sum(each.counts.values()))) for each in unseen_over_time(view)]
-    times, values = thinned(points, view.end_ns / NS)
-    axes.step(times, values, where="post", color=BLUE, linewidth=1)
+    """The logs with most of them one upon the other, and what all others have on top."""
+    axes.set_title("Records that were acknowledged and not yet read by anybody, by log")
+    looks = _worst_of_columns(unseen_over_time(view), view.end_ns)
+    most: Counter[int] = Counter()
+    for look in looks:
+        most |= Counter(look.counts)
+    named = [log for log, _ in most.most_common(len(BANDS))]
+    bands = [[float(look.counts.get(log, 0)) for look in looks] for log in named]
+    others = [float(sum(look.counts.values()) - sum(look.counts.get(log, 0) for log in named)) for look in looks]
+    labels = [f"log {view.run.log_names.get(log, log)}" for log in named]
+    if any(others):
+        bands, labels = [*bands, others], [*labels, "all others"]
+    if bands:
+        times = [look.time_ns / NS for look in looks]
+        axes.stackplot(times, *bands, labels=labels, colors=[*BANDS[: len(named)], SOFT], alpha=0.6, step="post")
+        _legend(axes)
     axes.set_ylim(bottom=0)
+
+
+def _worst_of_columns(looks: Iterable[Unseen], end_ns: int) -> list[Unseen]:
+    """Of each column the look at which most were unseen, and the last of all."""
+    worst: dict[int, tuple[int, Unseen]] = {}
+    last = None
+    for last in looks:
+        total = sum(last.counts.values())
+        column = last.time_ns * WIDTH_PX // max(end_ns, 1)
+        if column not in worst or worst[column][0] < total:
+            worst[column] = total, last
+    found = [look for _, look in worst.values()]
+    return found if last is None or last in found[-1:] else [*found, last]
+
+
+class Left(NamedTuple):
+    """Of a read of a whole compacted log: how many of the offsets that it passed still had a record, in percent."""
+
+    time_s: float
+    records: float
+    tombstones: float
+
+
+def whole_reads(view: View) -> list[Left]:
+    """By time."""
+    found = []
+    for call in view.calls:
+        if not call.is_ok or call.op.f not in (F.TABLE, F.SCAN):
+            continue
+        for log, span in call.op.spans.items():
+            named, passed = view.run.logs.get(log), span.end_offset - span.start_offset
+            if named is not None and named.is_compacted and passed > 0:
+                records = call.polled.get(log, ())
+                tombstones = sum(record.is_tombstone for record in records)
+                found.append(Left(call.end_ns / NS, 100 * len(records) / passed, 100 * tombstones / passed))
+    return found
+
+
+def _draw_left(axes: Axes, left: Sequence[Left], end_s: float) -> None:
+    axes.set_title("Compaction: in how many of the offsets of a whole log its readers found something, in %")
+    for place, (name, colour) in enumerate({"records": BLUE, "tombstones": WARN}.items(), start=1):
+        times, shares = thinned([(each.time_s, each[place]) for each in left], end_s)
+        axes.plot(times, shares, ".", markersize=3, color=colour, alpha=0.7, label=name)
+    axes.set_ylim(bottom=0)
+    _legend(axes)
 
 
 def _draw_offsets(axes: Axes, view: View, log: int) -> None:
@@ -236,7 +300,28 @@ def _draw_offsets(axes: Axes, view: View, log: int) -> None:
         if looks:
             axes.plot(*zip(*looks, strict=True), line, color=SOFT, linewidth=1, label=label)
     axes.set_ylim(bottom=0)
+    _draw_leaders(axes, view, log)
     _legend(axes)
+
+
+def leaders_of(view: View, log: int) -> list[tuple[float, float, int]]:
+    """From when to when which broker led it, as far as anybody asked: each until the first look that found another."""
+    looks = [(call.end_ns / NS, led[log]) for call in view.probes if log in (led := view.by_log(call, Ext.LEADERS))]
+    found: list[tuple[float, float, int]] = []
+    for at_s, broker in looks:
+        if found:
+            start_s, _, before = found[-1]
+            found[-1] = start_s, at_s, before
+        if not found or found[-1][2] != broker:
+            found.append((at_s, at_s, broker))
+    return found
+
+
+def _draw_leaders(axes: Axes, view: View, log: int) -> None:
+    """A band along the top, with the broker's number where its time begins."""
+    for start_s, end_s, broker in leaders_of(view, log):
+        axes.axvspan(start_s, end_s, 0.93, 1.0, color=BANDS[broker % len(BANDS)], alpha=0.35, linewidth=0)
+        axes.annotate(f" {broker} leads", (start_s, 0.965), xycoords=("data", "axes fraction"), va="center", fontsize=7)
 
 
 def _legend(axes: Axes) -> None:

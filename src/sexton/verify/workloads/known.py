@@ -54,6 +54,8 @@ class Known:
     always_in_transactions: bool = False
     joins: bool = False
     """Whether clients must be able to be members of a group."""
+    counts: str = ""
+    """What it counts for people (`Workload.seen`), if anything."""
     copies: bool = False
     """Whether clients must be able to commit the offsets of a group in a transaction as the members that they are."""
 
@@ -108,6 +110,7 @@ WORKLOADS: Final[Mapping[str, Known]] = {
     "abort": Known(
         "Where a consumer stands after a transaction was aborted: counted, not judged.",
         lambda asked, rng: Abort(rng),
+        counts="where a consumer went on after an abort",
         joins=True,
         always_in_transactions=True,
     ),
