@@ -304,6 +304,24 @@ def test_a_forced_leader_that_drops_what_its_disk_had_breaks_rule_1(left: int) -
         world.show(2, left + 1, left + 1, 2, generation=1)
 
 
+def test_a_forced_leader_may_bring_back_what_was_given_up_while_it_was_away() -> None:
+    world = World(compacted=True)
+    world.hold(1, 1, 1, 1, 1)
+    world.hold(2, 1, 1, 1, 1)
+    world.change(PartitionRow(TOPIC, 0, (1, 2), (1,), 1, LeaderEpoch(1), 0))
+    world.show(1, 4, 4, 1)
+    world.hold(1, 1, 1, 1)
+    world.lose_power(1)
+    world.elect(1, 2)
+    world.hold(1, 1, 1, 1, 2)
+    world.show(1, 4, 4, 2)
+    world.sweep()
+    world.change(PartitionRow(TOPIC, 0, (1, 2), (2,), 2, LeaderEpoch(3), 0, generation=1))
+    world.show(2, 4, 4, 3, generation=1)
+    assert world.judge.compaction.truths[KEY].end_offset == 4, "all that it has is committed"
+    world.sweep()
+
+
 def test_a_forced_leader_that_loses_power_before_it_leads_goes_on_with_what_that_left() -> None:
     world = forced(left=2, power_lost=True)
     world.show(2, 3, 3, 2, generation=1)

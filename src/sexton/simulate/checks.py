@@ -342,6 +342,7 @@ class Judge:
         known = self.compaction.truths.get(key)
         if generation > (known.generation if known is not None else 0) and replica.is_leader:
             known = None
+            self._losses.begin_generation(key)
             self.compaction.begin_generation(key, generation, replica.end_offset)
         if known is not None and generation != known.generation:
             return

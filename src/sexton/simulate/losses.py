@@ -145,6 +145,11 @@ class Losses:
         self.lines.setdefault(key, []).append(line)
         self.history.lost(place, line.offset, at_ns)
 
+    def begin_generation(self, key: PartitionId) -> None:
+        """All that a forced leader has counts from here on, also what was given up while it was away: it may never have
+        heard of that."""
+        self.lines.pop(key, None)
+
     def is_left_behind(self, key: PartitionId, offset: int, leader_epoch: int) -> bool:
         """Whether a batch is of a line that was given up. The latest line that reaches so far down decides."""
         for line in reversed(self.lines.get(key, ())):
