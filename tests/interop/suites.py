@@ -32,6 +32,9 @@ LIBRDKAFKA_LEFT_OUT: Final = {
     "with Kafka 4.3 too",
     "0045_subscribe_update_non_exist_and_partchange (consumer)": "the same",
     "0045_resubscribe_with_regex (consumer)": "waits for two assignments where one comes; fails with Kafka 4.3 too",
+    "0045_subscribe_many_updates (consumer)": "librdkafka forgets a subscription that is made while its request to "
+    "leave is under way, or sends one that is refused; the test chooses at random, and meets that now and then, with "
+    "Kafka 4.3 too",
     "0055_producer_latency": "fails when a message takes a few milliseconds more, as on a machine with other work",
     "0081_admin/do_test_CreateAcls": "access control is not part of Sexton; Kafka without it fails too",
     "0081_admin/do_test_DescribeAcls": "access control",
