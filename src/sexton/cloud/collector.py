@@ -141,7 +141,8 @@ class Collector:
     async def _scrub(self, age_ms: int) -> None:
         host = self._host
         try:
-            found = await scrub(host.metastore, host.objects, host.cluster_id, host.clock.now_ms(), age_ms=age_ms)
+            now_ms = host.clock.now_ms()
+            found = await scrub(host.metastore, host.objects, host.cluster_id, now_ms, age_ms=age_ms, only_strays=True)
         except (MetastoreUnavailableError, StoreUnavailableError, StoreRefusedError) as error:
             self._scrub_failed_ms = host.clock.monotonic_ms()
             level = logging.ERROR if isinstance(error, StoreRefusedError) else logging.INFO
@@ -149,6 +150,14 @@ class Collector:
             return
         self._scrub_failed_ms = None
         self._deleted_count += found.deleted_count
+        if found.is_given_up:
+            logger.error(
+                "%d of the store's %d objects are unknown to the metastore: is it an old one, or a copy? Nothing is "
+                "deleted. If it is the right one: `sexton cloud scrub --dry-run` lists them, `sexton cloud scrub` "
+                "deletes them",
+                len(found.unknown),
+                found.listed_count,
+            )
         if found.deleted_count:
             logger.warning("%d objects that nobody knew of were deleted", found.deleted_count)
 
