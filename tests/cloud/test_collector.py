@@ -250,6 +250,19 @@ def test_a_store_without_its_marker_is_shouted_about_and_not_scrubbed(caplog: py
     with_scene(work)
 
 
+def test_a_store_that_has_no_marker_because_there_is_no_cloud_topic_yet_wakes_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(scene: Scene) -> None:
+        await scene.world.store.delete_topic(TOPIC.topic_id)
+        with caplog.at_level(logging.INFO):
+            await days(scene, 14)
+        assert caplog.text.count("the store has no marker") > 1, "it is looked at again"
+        assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+    with_scene(work)
+
+
 def test_a_metastore_that_knows_hardly_anything_of_the_store_does_not_empty_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
