@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sexton.cloud.collector import Collector, CollectorSettings
+from sexton.cloud.scrubbing import STRAYS_MAX
 from sexton.ports.cloud import ObjectState
 from sexton.ports.object_names import ObjectName, claim_store, new_object_id
 from sexton.ports.objects import StoreUnavailableError
@@ -245,6 +246,40 @@ def test_a_store_without_its_marker_is_shouted_about_and_not_scrubbed(caplog: py
         scene.clock.ms += 600_000
         await days(scene, 1)
         assert old not in scene.store.objects
+
+    with_scene(work)
+
+
+def test_a_store_that_has_no_marker_because_there_is_no_cloud_topic_yet_wakes_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(scene: Scene) -> None:
+        await scene.world.store.delete_topic(TOPIC.topic_id)
+        with caplog.at_level(logging.INFO):
+            await days(scene, 14)
+        assert caplog.text.count("the store has no marker") > 1, "it is looked at again"
+        assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+    with_scene(work)
+
+
+def test_a_metastore_that_knows_hardly_anything_of_the_store_does_not_empty_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was restored from an old backup, or is a copy: when the right one is back, everything must be there."""
+
+    async def work(scene: Scene) -> None:
+        await claim_store(scene.store, CLUSTER)
+        before = [await stray(scene, made_ms) for made_ms in range(STRAYS_MAX + 1)]
+        with caplog.at_level(logging.ERROR):
+            await days(scene, 8)
+        assert scene.store.objects.keys() >= set(before)
+        assert caplog.text.count("101 of the store's 101 objects are unknown") == 1, "once, until it is due again"
+        assert (await scene.world.store.read_collection()).scrub_round >= 5
+        del scene.store.objects[before[0]]
+        await days(scene, 5)
+        assert not scene.store.objects.keys() & set(before), "so many may be strays"
+        await scene.collector.stop()
 
     with_scene(work)
 

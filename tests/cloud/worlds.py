@@ -66,7 +66,7 @@ class MemoryStore:
         return keys
 
     async def list(self, prefix: str) -> AsyncIterator[ListedObject]:
-        for key, data in self.objects.items():
+        for key, data in list(self.objects.items()):
             if key.startswith(prefix):
                 yield ListedObject(key, len(data))
 

@@ -114,6 +114,40 @@ def test_who_renews_sees_others_run_out(renew_ms: int) -> None:
     assert looked_at_by_two(watch, (1_150, 7, 1_150 // renew_ms)).has_run_out(ONE)
 
 
+@pytest.mark.parametrize(
+    ("look_ms", "renewed_ms"),
+    [(270, 700), (50, 850), (50, 990), (510, 510), (510, 950), (700, 600), (990, 990)],
+    ids=lambda ms: f"{ms}ms",
+)
+def test_a_watcher_that_is_slow_itself_sees_in_the_end_that_another_has_died(look_ms: int, renewed_ms: int) -> None:
+    """Renewals every half a lease, that take a fifth of it, or looks that wait for a broker that does not answer: such
+    a watcher may serve, so it is the controller, and nobody else would fence the dead."""
+    watch = LeaseWatch(2, 1000)
+    for now_ms in range(0, 8_000, look_ms):
+        watch.observe({1: (EPOCH, 7), 2: (EPOCH, now_ms // renewed_ms)}, now_ms)
+        assert not (now_ms <= 1_100 and watch.has_run_out(ONE))
+        if watch.has_run_out(ONE):
+            return
+    pytest.fail("a dead broker is never fenced")
+
+
+def test_a_slow_watcher_takes_nobody_for_dead_who_renews_as_slowly() -> None:
+    watch = LeaseWatch(2, 1000)
+    for now_ms in range(0, 60_000, 130):
+        watch.observe({1: (EPOCH, (now_ms + 400) // 950), 2: (EPOCH, now_ms // 950)}, now_ms)
+        assert not watch.has_run_out(ONE)
+
+
+def test_however_often_a_metastore_that_nobody_can_reach_is_tried_nobody_is_dead() -> None:
+    """Looks that are far apart tell nothing as long as the watcher's own lease is not renewed, either."""
+    watch = LeaseWatch(2, 1000)
+    for now_ms in range(0, 60_000, 700):
+        watch.observe({1: (EPOCH, 7), 2: (EPOCH, 7)}, now_ms)
+        assert not watch.has_run_out(ONE)
+    watch.observe({1: (EPOCH, 7), 2: (EPOCH, 8)}, 60_100)
+    assert not watch.has_run_out(ONE)
+
+
 def test_another_process_with_the_same_count_is_another_lease() -> None:
     watch = watched(*((now, 0) for now in range(0, 1000, 100)))
     watch.observe({1: (EPOCH + 5, 0)}, 1050)

@@ -57,8 +57,7 @@ def accept_loss(
             console.print(escape(f"{offsets}, {extent.records_count:,} records: {why} ({extent.object_id})"))
         confirm("Give them up for good?", yes)
         writer = Writer(cluster_id, uuid.uuid4())
-        await losses.accept(known, bytes_of, writer, key, topic, found, SystemClock(), rng)
-        return len(found)
+        return await losses.accept(known, bytes_of, writer, key, topic, found, SystemClock(), rng)
 
     count = with_cluster(directory, metastore, store, work)
     show.results().print(f"{count:,} runs of {escape(place)} have no records any more; consumers pass over them")

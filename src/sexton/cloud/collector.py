@@ -131,8 +131,8 @@ class Collector:
         while, and nothing else waits for it."""
         if self._scrubbing is not None and not self._scrubbing.done():
             return
-        failed_ms = self._scrub_failed_ms
-        if failed_ms is not None and self._host.clock.monotonic_ms() - failed_ms < SCRUB_AGAIN_MS:
+        failed_ms, again_ms = self._scrub_failed_ms, min(SCRUB_AGAIN_MS, settings.scrub_interval_ms)
+        if failed_ms is not None and self._host.clock.monotonic_ms() - failed_ms < again_ms:
             return
         now = await self._host.metastore.read_collection()
         if now.round - max(0, now.scrub_round) >= settings.scrub_rounds:
@@ -141,16 +141,36 @@ class Collector:
     async def _scrub(self, age_ms: int) -> None:
         host = self._host
         try:
-            found = await scrub(host.metastore, host.objects, host.cluster_id, host.clock.now_ms(), age_ms=age_ms)
+            now_ms = host.clock.now_ms()
+            found = await scrub(host.metastore, host.objects, host.cluster_id, now_ms, age_ms=age_ms, only_strays=True)
         except (MetastoreUnavailableError, StoreUnavailableError, StoreRefusedError) as error:
             self._scrub_failed_ms = host.clock.monotonic_ms()
-            level = logging.ERROR if isinstance(error, StoreRefusedError) else logging.INFO
-            logger.log(level, "the store is not scrubbed now, and will be later: %s", error)
+            is_refused = isinstance(error, StoreRefusedError) and await self._has_cloud_topics()
+            logger.log(
+                logging.ERROR if is_refused else logging.INFO,
+                "the store is not scrubbed now, and will be later: %s",
+                error,
+            )
             return
         self._scrub_failed_ms = None
         self._deleted_count += found.deleted_count
+        if found.is_given_up:
+            logger.error(
+                "%d of the store's %d objects are unknown to the metastore: is it an old one, or a copy? Nothing is "
+                "deleted. If it is the right one: `sexton cloud scrub --dry-run` lists them, `sexton cloud scrub` "
+                "deletes them",
+                len(found.unknown),
+                found.listed_count,
+            )
         if found.deleted_count:
             logger.warning("%d objects that nobody knew of were deleted", found.deleted_count)
+
+    async def _has_cloud_topics(self) -> bool:
+        """Before there are any, the store has no marker, and that is no reason to wake anybody."""
+        try:
+            return bool(await self._host.metastore.read_cloud_partitions())
+        except MetastoreUnavailableError:
+            return False
 
     async def stop(self) -> None:
         if self._scrubbing is not None:

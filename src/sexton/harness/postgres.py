@@ -90,6 +90,11 @@ class Postgres:
     def port(self) -> int:
         return self._port.number
 
+    @property
+    def data(self) -> Path:
+        """Its data directory."""
+        return self._data
+
     def start(self) -> None:
         """Again, once it has ended. Returns when it answers."""
         self._forget()

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from sexton.ports.metastore import LEASE_MARGIN, BrokerRow
 
@@ -22,8 +22,14 @@ well before a lease has passed."""
 
 STALLED_SHARE = 0.8
 """A watcher whose own lease was not renewed for longer than this share of it learns nothing by looking: the metastore
-can be read, but perhaps not be written (a locked database, a standby), and then nobody can renew. It starts anew when
-its own lease is renewed. With the interval of renewals this must stay below a lease and its margin."""
+can be read, but perhaps not be written (a locked database), and then nobody can renew. It starts anew when its own
+lease is renewed. With the interval of renewals this must stay below a lease and its margin."""
+
+INTERRUPTIONS_MAX: Final = 3
+"""So often a watch starts anew although the watcher's own lease was renewed meanwhile. A metastore that was away for
+all is one interruption, however long; what is interrupted again and again is a watcher that is slow itself (renewals or
+looks that take most of a lease), and it would never see that another has died. A live broker would have to be unlucky
+every time that the watcher was not."""
 
 LOOKS_MAX = 1000
 """Number of looks remembered. A lease spans some dozens; a watcher that looks more often than this allows never sees a
@@ -61,6 +67,14 @@ class ExpiredLease:
     renewals_count: int
 
 
+class Look(NamedTuple):
+    at_ms: int
+    own_was_renewed: bool
+    """The watcher's own lease was renewed since the look before: the metastore could be written."""
+    ends_stall: bool
+    """And had not been for so long that others may not have been able to renew theirs, either."""
+
+
 class CountWatch(Generic[Id, Count]):
     """Watches the renewal counts of brokers or of compactors. A lease has expired when its count was seen to stand
     still for `lease_ms` times LEASE_MARGIN."""
@@ -70,8 +84,7 @@ class CountWatch(Generic[Id, Count]):
         self._own = own
         self._own_lease_ms = own_lease_ms
         self._looked_ms: int | None = None
-        self._looks_ms: deque[int] = deque(maxlen=LOOKS_MAX)
-        """Those that tell something about leases that stand still."""
+        self._looks: deque[Look] = deque(maxlen=LOOKS_MAX)
         self._seen: dict[Id, Count] = {}
         self._since_ms: dict[Id, int] = {}
         self._renewed_after_ms: dict[Id, int] = {}
@@ -84,14 +97,12 @@ class CountWatch(Generic[Id, Count]):
         self._renewed_after_ms = {id_: at_ms for id_, at_ms in self._renewed_after_ms.items() if id_ in leases}
         self._looked_ms = now_ms
         was_stalled = self._is_stalled(now_ms)
+        own_was_renewed = self._own is not None and self._seen.get(self._own) != leases.get(self._own)
         self._since_ms = {
             id_: self._since_ms[id_] if self._seen.get(id_) == lease else now_ms for id_, lease in leases.items()
         }
         self._seen = dict(leases)
-        if was_stalled:
-            self._looks_ms.clear()
-        if not self._is_stalled(now_ms):
-            self._looks_ms.append(now_ms)
+        self._looks.append(Look(now_ms, own_was_renewed, ends_stall=was_stalled and own_was_renewed))
 
     def _is_stalled(self, now_ms: int) -> bool:
         """Whether the watcher's own lease stands still, as far as it has looked."""
@@ -100,16 +111,26 @@ class CountWatch(Generic[Id, Count]):
 
     def stands_still(self, id_: Id, lease_ms: int) -> bool:
         """As of the last look: what has happened since is unknown."""
-        if id_ not in self._seen or not self._looks_ms:
+        if id_ not in self._seen:
             return False
-        if self._looks_ms[-1] - self._since_ms[id_] <= lease_ms * LEASE_MARGIN:
+        last_ms = self._looks[-1].at_ms
+        if last_ms - self._since_ms[id_] <= lease_ms * LEASE_MARGIN or self._is_stalled(last_ms):
             return False
-        started_ms = former_ms = max(self._since_ms[id_], self._looks_ms[0])
-        for look_ms in self._looks_ms:
-            if look_ms - former_ms > lease_ms * BLIND_SHARE:
-                started_ms = look_ms
-            former_ms = max(former_ms, look_ms)
-        return former_ms - started_ms > lease_ms * LEASE_MARGIN
+        return last_ms - self._watched_since_ms(self._since_ms[id_], lease_ms) > lease_ms * LEASE_MARGIN
+
+    def _watched_since_ms(self, since_ms: int, lease_ms: int) -> int:
+        """Of a count that has stood still since then: since when the watch of it counts."""
+        started_ms = former_ms = max(since_ms, self._looks[0].at_ms)
+        interruptions_count = 0
+        for look in self._looks:
+            if look.at_ms <= former_ms:
+                continue
+            if look.ends_stall or look.at_ms - former_ms > lease_ms * BLIND_SHARE:
+                interruptions_count += look.own_was_renewed
+                if interruptions_count < INTERRUPTIONS_MAX:
+                    started_ms = look.at_ms
+            former_ms = look.at_ms
+        return started_ms
 
 
 class LeaseWatch(CountWatch[int, tuple[int, int]]):

@@ -77,6 +77,8 @@ class StorePlan:
                 "cloud.cache.bytes.max": rng.choice((1, 20_000, 1 << 20)),
                 "cloud.gc.round.ms": round_ms,
                 "cloud.delete.delay.ms": round_ms * rng.choice((0, 2, 5)),
+                "cloud.scrub.interval.ms": 1_000,
+                "cloud.scrub.age.ms": 0,
             },
         )
 

@@ -252,3 +252,32 @@ async def test_followers_and_writers_go_on_through_stops_kills_and_pauses(server
     (settings,) = (config.settings for config in last.configs)
     assert written.items() <= settings.items()
     await store.close()
+
+
+def test_a_standby_that_still_has_yesterdays_rows_is_not_asked(server: Postgres) -> None:
+    """After a failover an address, or one of several, may lead to what can only be read. An object that it does not
+    know may be part of a log by now, and a broker that it calls fenced may lead."""
+
+    async def work() -> None:
+        url = server.new_database()
+        store, _ = await opened(url, timeout_ms=3_000)
+        assert await store.find_unknown([CLUSTER]) == [CLUSTER]
+        server.stop()
+        signal = server.data / "standby.signal"
+        signal.touch()
+        server.start()
+        try:
+            assert "standby" in (await fails(store)).what
+            with pytest.raises(MetastoreUnavailableError):
+                await store.find_unknown([CLUSTER])
+            wished = open_metastore(f"{url}?target_session_attrs=any")
+            assert await wished.find_cluster() == CLUSTER
+            await wished.close()
+        finally:
+            server.stop()
+            signal.unlink()
+            server.start()
+        assert await store.find_unknown([CLUSTER]) == [CLUSTER]
+        await store.close()
+
+    asyncio.run(work())

@@ -7,6 +7,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,19 @@ from sexton.cli.broker import UsageError
 from sexton.cloud import checking
 from sexton.compactor.cloud.losses import Loss, LossError, accept, find_losses
 from sexton.compactor.cloud.plans import Writer
-from sexton.ports.cloud import Level, ObjectState
+from sexton.ports.cloud import Level, ObjectState, Outcome
 from sexton.ports.object_names import claim_store
 from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import ControlType
+from sexton.types import LeaderEpoch
 from tests.adapters.metastore.cloud.world import TOPIC, A, World
 from tests.cloud.leveler import Leveler
 from tests.cloud.test_leveled import keyed, records
 from tests.cloud.test_looking import Place
 from tests.cloud.test_replica import Broker, with_brokers
-from tests.cloud.worlds import CLUSTER, MemoryStore, away
-from tests.log.helpers import sequenced
+from tests.cloud.worlds import CLUSTER, NOW_MS, MemoryStore, away
+from tests.log.helpers import marker, plain, sequenced
 
 ALL = range(1 << 62)
 
@@ -58,12 +61,20 @@ class Scene:
     async def found(self, offsets: range = ALL) -> list[Loss]:
         return await find_losses(self.metastore, self.store, CLUSTER, A, offsets, random.Random(1))
 
-    async def accept(self, found: list[Loss]) -> None:
+    async def level_one(self) -> None:
+        """The next extent alone."""
+        plan = await self.leveler.plan_level()
+        assert plan is not None
+        (done,) = await self.leveler.jobs.level([replace(plan, extents=plan.extents[:1])], self.leveler.writer, 1 << 20)
+        assert not done.error
+
+    async def accept(self, found: list[Loss]) -> int:
         writer = Writer(CLUSTER, uuid.uuid4())
-        await accept(self.metastore, self.store, writer, A, TOPIC.name, found, SystemClock(), random.Random(1))
+        count = await accept(self.metastore, self.store, writer, A, TOPIC.name, found, SystemClock(), random.Random(1))
         await self.world.check()
         compactors = await self.world.store.read_compactors()
         assert writer.compactor_id not in {row.compactor_id for row in compactors}
+        return count
 
     async def read_by_the_next_leader(self, offset: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
         await self.other.lead(epoch=2)
@@ -186,6 +197,87 @@ def test_behind_an_open_transaction_nothing_is_given_up_yet() -> None:
         await scene.lose(1)
         with pytest.raises(LossError, match="a transaction is open"):
             await scene.accept(await scene.found())
+
+    with_scene(work)
+
+
+@pytest.mark.parametrize("is_leveled", [False, True], ids=["L0", "L1"])
+def test_what_is_back_when_the_operator_has_made_up_their_mind_is_kept(is_leveled: bool) -> None:
+    """A question that is answered after lunch: meanwhile somebody has brought one of two objects back."""
+
+    async def work(scene: Scene) -> None:
+        await scene.write(b"a", b"b", b"c", b"d")
+        if is_leveled:
+            for _ in range(4):
+                await scene.level_one()
+        kept = dict(scene.store.objects)
+        await scene.lose(1)
+        await scene.lose(3)
+        found = await scene.found()
+        assert [one.extent.base_offset for one in found] == [1, 3]
+        lost = {key for key in kept if key not in scene.store.objects}
+        scene.store.objects |= {key: kept[key] for key in lost if key.endswith(str(found[0].extent.object_id))}
+        assert await scene.accept(found) == 1
+        assert [offset for offset, _, _ in await scene.read_by_the_next_leader()] == [0, 1, 2]
+
+    with_scene(work)
+
+
+def test_what_was_damaged_on_its_way_is_not_lost() -> None:
+    async def work(scene: Scene) -> None:
+        await scene.write(b"a", b"b")
+        get, spoiled = scene.store.get, [1]
+
+        async def get_badly(key: str, start: int, size_bytes: int) -> Any:
+            data = bytearray(await get(key, start, size_bytes))
+            if spoiled:
+                data[-spoiled.pop()] ^= 1
+            return bytes(data)
+
+        scene.store.get = get_badly  # type: ignore[method-assign]
+        assert await scene.found() == []
+        assert not spoiled
+
+    with_scene(work)
+
+
+@pytest.mark.parametrize("is_leveled", [False, True], ids=["L0", "L1"])
+def test_a_log_that_begins_inside_what_is_lost_goes_on_behind_it(is_leveled: bool) -> None:
+    async def work(scene: Scene) -> None:
+        await scene.one.append(plain(b"a", b"b", b"c"))
+        await scene.write(b"d", b"e")
+        if is_leveled:
+            for _ in range(3):
+                await scene.level_one()
+        assert (await scene.world.store.advance_start(A, LeaderEpoch(1), 2)).outcome is Outcome.ACCEPTED
+        await scene.lose(2)
+        found = await scene.found()
+        assert [(one.extent.base_offset, one.extent.end_offset) for one in found] == [(0, 3)]
+        assert await scene.accept(found) == 1
+        assert await scene.found() == []
+        row = await scene.world.row()
+        assert (row.start_offset, row.leveled_offset) == (2, 5 if is_leveled else 3)
+        assert [offset for offset, _, _ in await scene.read_by_the_next_leader(2)] == [3, 4]
+
+    with_scene(work)
+
+
+def test_of_a_transaction_that_was_aborted_nothing_comes_back_when_its_marker_is_lost() -> None:
+    """And nothing of one that was committed goes: who was aborted is in the metastore."""
+
+    async def work(scene: Scene) -> None:
+        one = scene.one
+        await one.append(sequenced(0, pid=3, is_open=True))
+        await one.append(sequenced(0, pid=4, is_open=True))
+        last = [one.replica.append(plain(b"a"), -1, NOW_MS)]  # with both markers in one object
+        for how, pid in ((ControlType.ABORT, 3), (ControlType.COMMIT, 4)):
+            last.append(one.replica.append(marker(how, pid=pid), -1, NOW_MS, from_client=False))
+        await asyncio.gather(*(future for _, future in last if future is not None))
+        await scene.write(b"b")
+        await scene.lose(4)
+        assert [(loss.extent.base_offset, loss.extent.end_offset) for loss in await scene.found()] == [(2, 5)]
+        await scene.accept(await scene.found())
+        assert [offset for offset, _, _ in await scene.read_by_the_next_leader()] == [1, 5]
 
     with_scene(work)
 

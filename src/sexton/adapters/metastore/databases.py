@@ -158,7 +158,9 @@ def _sqlite_engine(url: URL, timeout_ms: int) -> Engine:
 
 def _postgres_engine(url: URL, timeout_ms: int) -> Engine:
     """The server gets our timeouts too. If we were cut off in the middle of a writing transaction, it would otherwise
-    keep the lock that all writers need until TCP noticed, minutes later."""
+    keep the lock that all writers need until TCP noticed, minutes later.
+
+    Only a primary is asked, unless the URL says otherwise: what a standby tells may be long past."""
     options = f"-c statement_timeout={timeout_ms} -c idle_in_transaction_session_timeout={timeout_ms}"
     given = url.query.get("options", "")
     return create_engine(
@@ -169,6 +171,7 @@ def _postgres_engine(url: URL, timeout_ms: int) -> Engine:
             "connect_timeout": CONNECT_TIMEOUT_S,
             "application_name": "sexton",
             "options": f"{given if isinstance(given, str) else ' '.join(given)} {options}".strip(),
+            "target_session_attrs": url.query.get("target_session_attrs", "primary"),
             "tcp_user_timeout": timeout_ms,
             "keepalives_idle": 5,
             "keepalives_interval": 2,

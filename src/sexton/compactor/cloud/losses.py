@@ -77,13 +77,28 @@ async def find_losses(
     async for _, extent in _extents(metastore, key, offsets):
         if extent.object_id is None:
             continue
-        name = ObjectName(cluster_id, ObjectLevel(int(extent.level)), extent.object_id).key
         try:
-            data = await read_range(store, name, extent.position, extent.size_bytes, rng)
-            read_batches(data, ObjectLevel(int(extent.level)), extent.base_offset, extent.end_offset, name)
+            await _read_run(store, cluster_id, extent, rng)
         except (ObjectMissingError, DamagedObjectError) as error:
             losses.append(Loss(extent, str(error.what)))
     return losses
+
+
+async def _read_run(store: ObjectStore, cluster_id: uuid.UUID, extent: Extent, rng: random.Random) -> bytes:
+    """What is damaged is read once again: it may have been on its way. Raises ObjectMissingError, DamagedObjectError,
+    and what the store raises."""
+    assert extent.object_id is not None
+    level = ObjectLevel(int(extent.level))
+    name = ObjectName(cluster_id, level, extent.object_id).key
+    with suppress(DamagedObjectError):
+        return await _read_intact(store, name, level, extent, rng)
+    return await _read_intact(store, name, level, extent, rng)
+
+
+async def _read_intact(store: ObjectStore, name: str, level: ObjectLevel, extent: Extent, rng: random.Random) -> bytes:
+    data = await read_range(store, name, extent.position, extent.size_bytes, rng)
+    read_batches(data, level, extent.base_offset, extent.end_offset, name)
+    return data
 
 
 async def _extents(
@@ -110,10 +125,12 @@ async def accept(
     losses: Sequence[Loss],
     clock: Clock,
     rng: random.Random,
-) -> None:
-    """Raises LossError if that cannot be now. What was done by then is done: call again."""
+) -> int:
+    """Returns how many are given up: what can be read again by now is kept. Raises LossError if that cannot be now.
+    What was done by then is done: call again."""
     lost = [loss.extent for loss in losses]
-    jobs = CloudJobs(metastore, store, _WithoutThem(store, lost), clock, rng)
+    engine = _WithoutThem(store, lost, rng)
+    jobs = CloudJobs(metastore, store, engine, clock, rng)
     async with _leased(metastore, writer.compactor_id):
         refused_count = 0
         while (plan := await _next_plan(metastore, key, topic, lost)) is not None:
@@ -122,6 +139,7 @@ async def accept(
             refused_count += done.is_refused
             if done.error and (not done.is_refused or refused_count > REFUSED_MAX):
                 raise LossError(done.error, plan.name, "Call this again; stop compactors if it goes on")
+    return len(engine.given_up)
 
 
 async def _next_plan(
@@ -173,16 +191,23 @@ async def _settings_of(metastore: Metastore, topic: str) -> dict[str, str]:
 
 
 class _WithoutThem(ReferenceCloudEngine):
-    """Reads what is lost as batches without records."""
+    """Reads what is lost as batches without records. Each is looked at once more: hours may have passed since it was
+    found, and somebody may have brought it back."""
 
-    def __init__(self, store: ObjectStore, lost: Sequence[Extent]) -> None:
+    def __init__(self, store: ObjectStore, lost: Sequence[Extent], rng: random.Random) -> None:
         super().__init__(store)
         self._lost = lost
+        self._rng = rng
+        self.given_up: set[Extent] = set()
 
     async def _read(self, extent: Extent, writer: Writer) -> list[Batch]:
         if extent not in self._lost:
             return await super()._read(extent, writer)
-        return list(decode_all(b"".join(fillers(extent.base_offset, extent.end_offset, EpochHistory()))))
+        try:
+            return list(decode_all(await _read_run(self._store, writer.cluster_id, extent, self._rng)))
+        except (ObjectMissingError, DamagedObjectError):
+            self.given_up.add(extent)
+            return list(decode_all(b"".join(fillers(extent.base_offset, extent.end_offset, EpochHistory()))))
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,17 +13,18 @@ from typing import Any, TypeVar, cast
 from sexton.adapters.metastore.cloud import committing
 from sexton.adapters.metastore.cloud.rows import lock_objects
 from sexton.adapters.metastore.session import Session
-from sexton.cloud import uploads
+from sexton.cloud import collector, uploads
 from sexton.cloud.blocks import Block
 from sexton.cloud.collector import CollectorSettings
 from sexton.cloud.log import CloudLog, Piece
 from sexton.cloud.pool import AHEAD_COUNT, Pool
 from sexton.cloud.replica import CloudReplica
+from sexton.cloud.scrubbing import AGE_MS, Scrubbed
 from sexton.cloud.uploads import Link, Uploads
-from sexton.ports.cloud import ObjectId, ObjectRow, ObjectState, Outcome, Owner, Run
+from sexton.ports.cloud import CloudStore, ObjectId, ObjectRow, ObjectState, Outcome, Owner, Run
 from sexton.ports.metastore import MetastoreUnavailableError
-from sexton.ports.object_names import ObjectName, new_object_id
-from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
+from sexton.ports.object_names import ObjectName, new_object_id, parse_key
+from sexton.ports.objects import ObjectStore, StoreRefusedError, StoreUnavailableError
 from sexton.ports.retrying import OnFailure, until_answered
 from sexton.records.objects import Level
 from sexton.replication.local_replica import LocalReplica
@@ -30,6 +32,9 @@ from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
 
 T = TypeVar("T")
+
+OBJECTS_MAX = 1_000_000
+"""More than a run makes."""
 
 
 async def _registers_nothing(self: Pool) -> None:
@@ -53,6 +58,29 @@ def _finds_all_pending(session: Session, ids: Iterable[ObjectId]) -> dict[Object
 
 def _has_no_grace(self: CollectorSettings) -> int:
     return 0
+
+
+async def _asks_before_it_lists(
+    metastore: CloudStore,
+    store: ObjectStore,
+    cluster_id: uuid.UUID,
+    now_ms: int,
+    *,
+    age_ms: int = AGE_MS,
+    is_dry: bool = False,
+    only_strays: bool = False,
+) -> Scrubbed:
+    """What is registered and put between the two is unknown to it."""
+    found, round_ = Scrubbed(), (await metastore.read_collection()).round
+    known = {row.object_id for row in await metastore.read_objects(list(ObjectState), None, OBJECTS_MAX)}
+    async for listed in store.list(f"{cluster_id}/"):
+        name = parse_key(listed.key)
+        if name is not None and name.object_id not in known:
+            found.unknown.append(listed)
+    if found.unknown:
+        await store.delete([one.key for one in found.unknown])
+    await metastore.note_scrub(round_, now_ms)
+    return found
 
 
 def _fits_anywhere(row: Any, run: Run) -> Outcome:
@@ -127,6 +155,7 @@ CLOUD: dict[str, Break] = {
     "C2": Break(Patch(uploads, "until_answered", _waits_for_no_answer), Profile.CLOUD, 0.4),
     "C3": Break(Patch(committing, "lock_objects", _finds_all_pending), Profile.CLOUD, 0.4),
     "C4": Break(Patch(CollectorSettings, "grace_rounds", property(_has_no_grace)), Profile.CLOUD, 0.4),
+    "C4-scrub": Break(Patch(collector, "scrub", _asks_before_it_lists), Profile.CLOUD, 0.4),
     "C5": Break(Patch(committing._Commit, "_fits", staticmethod(_fits_anywhere)), Profile.CLOUD, 0.4),
     "C6": Break(Patch(CloudReplica, "high_watermark", property(_ends_with_its_tail)), Profile.CLOUD, 0.4),
     "C10": Break(Patch(Uploads, "_commit", _takes_silence_for_done), Profile.CLOUD, 0.4),
@@ -136,7 +165,7 @@ CLOUD: dict[str, Break] = {
     "8-cloud": Break(Patch(CloudLog, "seal", _calls_all_stable), Profile.CLOUD, 0.4),
 }
 """By rule: a log takes appends while its partition becomes a cloud partition; ids are used that nobody registered;
-an object is committed while its bytes are on their way; garbage is live again; what is garbage is deleted at once; a
-commit need not continue the log; consumers are given what is not committed; a commit without an answer counts as
-done; or it counts as failed, and its object is deleted; memory has no bound; what the store sends is believed; open
-transactions count as stable."""
+an object is committed while its bytes are on their way; garbage is live again; what is garbage is deleted at once;
+the scrub looks for rows before it lists; a commit need not continue the log; consumers are given what is not
+committed; a commit without an answer counts as done; or it counts as failed, and its object is deleted; memory has no
+bound; what the store sends is believed; open transactions count as stable."""
