@@ -24,6 +24,7 @@ from sexton.client.errors import (
     refusal,
 )
 from sexton.client.metadata import Address, Metadata, TopicInfo
+from sexton.client.security.login import Login
 from sexton.ports.clock import Clock
 from sexton.ports.network import Network
 from sexton.protocol.errors import ErrorCode
@@ -78,6 +79,7 @@ class Client:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         unknown_topic_patience_ms: int = UNKNOWN_TOPIC_PATIENCE_MS,
+        login: Login | None = None,
     ) -> None:
         self.clock = clock
         self.rng = rng
@@ -88,6 +90,7 @@ class Client:
         self._client_id = client_id
         self._connect_timeout_ms = connect_timeout_ms
         self._unknown_topic_patience_ms = unknown_topic_patience_ms
+        self._login = login
         self._peers: dict[Address, Peer] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
         self._is_stale = True
@@ -125,12 +128,16 @@ class Client:
                 apis.API_VERSIONS.key, apis.API_VERSIONS.highest, {}, timeout_ms=self._connect_timeout_ms
             )
             check(answer.error_code, rpc.peer)
+            peer = Peer(rpc, {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys})
+            if self._login is not None:
+                await self._login.run(peer.call, rpc.peer)
         except ConnectionLostError as error:
-            raise NotConnectedError(error.what, rpc.peer, START_ONE) from error  # no request was sent yet
+            remedy = error.remedy or START_ONE
+            raise NotConnectedError(error.what, rpc.peer, remedy) from error  # no request was sent yet
         except BaseException:
             rpc.close()
             raise
-        return Peer(rpc, {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys})
+        return peer
 
     async def peer(self, broker_id: int) -> Peer:
         info = self.metadata.brokers.get(broker_id)
