@@ -63,6 +63,11 @@ class Peer:
     def has(self, api: Api) -> bool:
         return api.key in self._versions
 
+    def speaks(self, api: Api) -> bool:
+        """Whether there is a version of it that both sides have."""
+        low, high = self._versions.get(api.key, (0, -1))
+        return max(low, api.lowest) <= min(high, api.highest)
+
     async def call(self, api: Api, body: Mapping[str, Any], timeout_ms: int | None = None) -> Any:
         return await self.rpc.call(api.key, self.version(api), body, timeout_ms=timeout_ms)
 
