@@ -13,7 +13,7 @@ from sexton.client.client import Peer
 from sexton.client.consumer import EARLIEST, LATEST
 from sexton.client.errors import check, refusal
 from sexton.client.fetching import READ_UNCOMMITTED
-from sexton.client.transaction_admin import PREPARE, ProducerAt, producer_at
+from sexton.client.transaction_admin import ONGOING, PREPARE, ProducerAt, producer_at
 from sexton.errors import SextonError
 from sexton.protocol.errors import ErrorCode
 from sexton.types import TopicPartition
@@ -24,7 +24,9 @@ PARTITIONS_MAX: Final = 200
 ONE_BATCH_BYTES: Final = 1
 """A broker sends at least one batch, however large."""
 
-ONGOING: Final = "Ongoing"
+FACTS_TIMEOUT_MS: Final = 10_000
+"""A broker that says nothing for so long is away: the audit goes on with the others."""
+
 
 T = TypeVar("T")
 
@@ -38,10 +40,14 @@ async def fetch(peer: Peer, place: TopicPartition, asked: Asked) -> Answer:
 
 
 async def _fetch(
-    peer: Peer, offsets: Mapping[TopicPartition, int], isolation: int, max_bytes: int
+    peer: Peer,
+    offsets: Mapping[TopicPartition, int],
+    isolation: int,
+    max_bytes: int,
+    timeout_ms: int | None = None,
 ) -> dict[TopicPartition, Answer | SextonError]:
     api, replica_id = requests.fetch_as(peer.speaks(requests.FETCH_OF_ANY_REPLICA))
-    answer = await peer.call(api, requests.fetch_body(offsets, replica_id, isolation, max_bytes))
+    answer = await peer.call(api, requests.fetch_body(offsets, replica_id, isolation, max_bytes), timeout_ms)
     check(getattr(answer, "error_code", ErrorCode.none), peer.rpc.peer)
     return {
         (topic.topic, part.partition_index): _answer(peer, topic.topic, part)
@@ -84,7 +90,7 @@ async def log_bounds(peer: Peer, places: Sequence[TopicPartition]) -> dict[Topic
 async def _offsets(peer: Peer, places: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for some in _chunks(places):
-        answer = await peer.call(apis.LIST_OFFSETS, requests.list_offsets_body(some, timestamp))
+        answer = await peer.call(apis.LIST_OFFSETS, requests.list_offsets_body(some, timestamp), FACTS_TIMEOUT_MS)
         found |= {
             (topic.name, part.partition_index): part.offset
             for topic in answer.topics
@@ -103,11 +109,13 @@ async def standings(
     found: dict[TopicPartition, tuple[Answer, int] | SextonError] = {}
     for some in _chunks(places):
         ends = {place: bounds[place][1] if place in bounds else 0 for place in some}
-        answers = await _fetch(peer, ends, READ_UNCOMMITTED, ONE_BATCH_BYTES)
+        answers = await _fetch(peer, ends, READ_UNCOMMITTED, ONE_BATCH_BYTES, FACTS_TIMEOUT_MS)
         for place in some:
             answer: Answer | SextonError = answers.get(place) or refusal(-1, f"{place[0]}-{place[1]}")
             if place in bounds and getattr(answer, "code", None) == ErrorCode.offset_out_of_range:
-                answer = (await _fetch(peer, {place: bounds[place][0]}, READ_UNCOMMITTED, ONE_BATCH_BYTES))[place]
+                answer = (
+                    await _fetch(peer, {place: bounds[place][0]}, READ_UNCOMMITTED, ONE_BATCH_BYTES, FACTS_TIMEOUT_MS)
+                )[place]
             found[place] = answer if isinstance(answer, SextonError) else _told(answer, bounds.get(place))
     return found
 
@@ -124,7 +132,8 @@ async def open_producers(peer: Peer, places: Sequence[TopicPartition]) -> dict[T
     if not peer.speaks(apis.DESCRIBE_PRODUCERS):
         return found
     for some in _chunks(places):
-        answer = await peer.call(apis.DESCRIBE_PRODUCERS, requests.partitions_body(some, "name", "partition_indexes"))
+        body = requests.partitions_body(some, "name", "partition_indexes")
+        answer = await peer.call(apis.DESCRIBE_PRODUCERS, body, FACTS_TIMEOUT_MS)
         for topic in answer.topics:
             for part in topic.partitions:
                 place = (topic.name, part.partition_index)
@@ -141,7 +150,8 @@ async def sizes_bytes(peer: Peer, places: Sequence[TopicPartition]) -> dict[Topi
         return {}
     found: dict[TopicPartition, int] = {}
     for some in _chunks(places):
-        answer = await peer.call(requests.DESCRIBE_LOG_DIRS, requests.partitions_body(some, "topic", "partitions"))
+        body = requests.partitions_body(some, "topic", "partitions")
+        answer = await peer.call(requests.DESCRIBE_LOG_DIRS, body, FACTS_TIMEOUT_MS)
         for directory in answer.results:
             for topic in directory.topics:
                 for part in topic.partitions:
@@ -153,7 +163,7 @@ async def sizes_bytes(peer: Peer, places: Sequence[TopicPartition]) -> dict[Topi
 async def known_transactions(peer: Peer, producer_ids: Iterable[int]) -> set[int]:
     """Which of these producers the broker, as a coordinator, has a transaction of that has not ended everywhere."""
     body = {"producer_id_filters": sorted(producer_ids)}
-    answer = await peer.call(requests.LIST_TRANSACTIONS, body)
+    answer = await peer.call(requests.LIST_TRANSACTIONS, body, FACTS_TIMEOUT_MS)
     check(answer.error_code, peer.rpc.peer)
     return {
         each.producer_id

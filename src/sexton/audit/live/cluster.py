@@ -61,14 +61,7 @@ class LiveCluster:
 
     async def standings(self, replicas: Iterable[ReplicaId]) -> dict[ReplicaId, Standing | SextonError]:
         """Of each replica; of one that its broker does not tell of, why."""
-
-        async def of_broker(
-            peer: Peer, places: Sequence[TopicPartition]
-        ) -> dict[TopicPartition, Standing | SextonError]:
-            found = await asking.standings(peer, places)
-            return {place: each if isinstance(each, SextonError) else _standing(*each) for place, each in found.items()}
-
-        return await self._by_broker(replicas, of_broker, lambda error: error)
+        return await self._by_broker(replicas, _standings, lambda error: error)
 
     async def sizes_bytes(self, replicas: Iterable[ReplicaId]) -> dict[ReplicaId, int | None]:
         return await self._by_broker(replicas, asking.sizes_bytes, lambda error: None)
@@ -127,6 +120,11 @@ class LiveCluster:
 
         parts = await asyncio.gather(*(one(broker, some) for broker, some in sorted(by_broker.items())))
         return {replica: each for part in parts for replica, each in part.items()}
+
+
+async def _standings(peer: Peer, places: Sequence[TopicPartition]) -> dict[TopicPartition, Standing | SextonError]:
+    found = await asking.standings(peer, places)
+    return {place: each if isinstance(each, SextonError) else _standing(*each) for place, each in found.items()}
 
 
 def _standing(answer: Answer, log_end_offset: int) -> Standing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import re2
@@ -113,7 +114,7 @@ async def _settings(client: Client, names: Sequence[str]) -> dict[str, dict[str,
     """Of each topic, what we need to know; None if we may not see it."""
     found: dict[str, dict[str, str] | None] = {}
     for start in range(0, len(names), TOPICS_MAX):
-        found |= await client.retry(lambda some=names[start : start + TOPICS_MAX]: _settings_of(client, some))
+        found |= await client.retry(partial(_settings_of, client, names[start : start + TOPICS_MAX]))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -80,7 +81,7 @@ class LiveSource:
                 is_first=start == from_offset,
                 bytes_per_s=self._task_bytes_per_s,
             )
-            for start, stop in zip(cuts, cuts[1:], strict=False)
+            for start, stop in itertools.pairwise(cuts)
         ]
 
     def read_on(self, wanted: Mapping[ReplicaId, int]) -> Sequence[Replica]:
@@ -203,7 +204,7 @@ class LiveSource:
         topic = cluster.client.metadata.topics.get(replica.topic)
         barrier = self._barriers.get(replica.topic_partition)
         has_passed = barrier is not None and barrier.has_passed(replica.broker)
-        is_told = isinstance(standing, Standing)
+        told = standing if isinstance(standing, Standing) else None
         return Replica(
             id=replica,
             label=f"broker {replica.broker}",
@@ -213,16 +214,16 @@ class LiveSource:
             is_leader=None if info is None else info.leader == replica.broker,
             is_in_sync=None if info is None else replica.broker in info.isr,
             leader_epoch=NO_EPOCH if info is None else info.leader_epoch,
-            log_start_offset=standing.log_start_offset if is_told else 0,
-            high_watermark=standing.high_watermark if is_told else None,
-            last_stable_offset=standing.last_stable_offset if is_told else None,
-            log_end_offset=standing.log_end_offset if is_told else None,
+            log_start_offset=0 if told is None else told.log_start_offset,
+            high_watermark=None if told is None else told.high_watermark,
+            last_stable_offset=None if told is None else told.last_stable_offset,
+            log_end_offset=None if told is None else told.log_end_offset,
             cut=barrier.cut if has_passed and barrier is not None else None,
             barrier=barrier.barrier if has_passed and barrier is not None else None,
             open=claims.open if claims is not None else (),
             claims_are_complete=claims is not None and claims.is_complete,
-            is_read=is_told,
-            failure=None if is_told else standing,
+            is_read=told is not None,
+            failure=standing if isinstance(standing, SextonError) else None,
         )
 
     def _size_between(self, replica: Replica, from_offset: int, to_offset: int) -> int:
