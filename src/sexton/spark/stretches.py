@@ -23,7 +23,9 @@ class Piece:
     data: Bytes
     """A NumPy array of uint8. Valid until the next piece is asked for."""
     place: str
-    """For errors: a file and the position of the piece's first byte, or a broker and partition."""
+    """For errors: a file, or a broker and partition."""
+    position: int = 0
+    """Of the piece's first byte in its file."""
     aborted: tuple[tuple[int, int], ...] = ()
     """Producer id and first offset of transactions that the broker says were aborted, of a Fetch answer."""
     note: str = ""
@@ -44,7 +46,14 @@ class Stretch(Protocol):
         ...
 
     @property
-    def from_offset(self) -> int: ...
+    def from_offset(self) -> int:
+        """Batches that end below it are left out, should they come."""
+        ...
+
+    @property
+    def to_offset(self) -> int:
+        """Batches that begin at or above it are left out. INT64_MAX: to the end, whatever it is by then."""
+        ...
 
     @property
     def size_bytes(self) -> int:
@@ -52,5 +61,25 @@ class Stretch(Protocol):
         ...
 
     def pieces(self) -> Iterator[Piece]:
-        """All batches that end at or above `from_offset`, up to the stretch's end, without a gap of its own making."""
+        """All batches of the stretch, without a gap of its own making; there may be others around them."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """Some of a stretch."""
+
+    whole: Stretch
+    from_offset: int
+    to_offset: int
+
+    @property
+    def replica(self) -> int:
+        return self.whole.replica
+
+    @property
+    def size_bytes(self) -> int:
+        return self.whole.size_bytes
+
+    def pieces(self) -> Iterator[Piece]:
+        return self.whole.pieces()

@@ -87,7 +87,7 @@ def open_partition(directory: Path) -> PartitionLog:
     """Reads names, sizes and checkpoints; opens no segment."""
     parsed = names.parse_partition_dir(directory.name)
     key = (parsed.topic, parsed.partition)
-    segments = tuple(_segments(directory))
+    segments = tuple(list_segments(directory))
     if not segments:
         raise NotALogError("there is no .log file in it", str(directory), "An empty partition needs no work")
     log_dir, watermarks = directory.parent, _watermarks(directory)
@@ -177,10 +177,10 @@ def _is_last(path: Path) -> bool:
 def _last_segment(directory: Path, modified_ns: int) -> str:
     """The file name; empty if there is none. The time is that of the directory's last change: a task asks this for each
     slice of a log that may have thousands of segments."""
-    return max((segment.path.name for segment in _segments(directory)), default="")
+    return max((segment.path.name for segment in list_segments(directory)), default="")
 
 
-def _segments(directory: Path) -> Iterator[Segment]:
+def list_segments(directory: Path) -> Iterator[Segment]:
     try:
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             file = names.parse_segment_file(entry.name)

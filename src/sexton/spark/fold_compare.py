@@ -1,0 +1,242 @@
+"""The comparison of folds, one bucket of keys at a time: what each replica shows of a key, and whether they agree.
+
+Three ways in which a key may look different without being wrong are told apart here, because there may be millions of
+such keys, and nobody needs to see each:
+
+*behind*     its newest record lies where a replica has not been read yet, or has not got to: it lags
+*pinned*     its newest record lies at or above a replica's last stable offset: consumers there wait for it
+*retention*  all there is of it lies below where a replica's log starts
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from sexton.compaction.kernels.contents import CONTENT, Contents
+from sexton.compaction.transactions import TransactionIndex
+from sexton.records.batch import ControlType
+from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE
+from sexton.spark.fold_pass import IN_TRANSACTION, PENDING, Kind, Rows, contents_of, newest_of, outcomes
+
+NO_CODE = -1
+
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Differences = npt.NDArray[np.void]
+
+
+class Why(IntEnum):
+    """Why a key is among the differences."""
+
+    DIFFERS = 1
+    PINNED = 2
+
+
+def difference_dtype(replica_count: int) -> np.dtype[np.void]:
+    """A key on which replicas differ. Codes are offset and flags of its newest visible record on each replica, and of
+    its newest one that is hidden; NO_CODE for none."""
+    return np.dtype(
+        [
+            ("first", np.uint64),
+            ("second", np.uint64),
+            ("why", np.int64),
+            ("code", np.int64, (replica_count,)),
+            ("content", np.uint64, (replica_count,)),
+            ("hidden", np.int64, (replica_count,)),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How far a replica counts, known once all its headers were seen. Of one that lags, as it will be when it has
+    caught up: what it will learn is in the markers."""
+
+    start_offset: int
+    end_offset: int
+    """How far it was read."""
+    visible_end: int
+    """Its last stable offset: its consumers see nothing from there on. May lie above its end."""
+    markers: npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A bucket of one replica: each key's newest visible record, tombstones included, and its newest hidden one."""
+
+    visible: Contents
+    hidden: Contents
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A bucket's result, or the sum of some."""
+
+    partition: int
+    key_count: int = 0
+    """Keys that are in the fold of some replica."""
+    patterns: Mapping[int, int] = field(default_factory=dict)
+    """How many keys differ, by the replicas that show something: bit r is replica r."""
+    retention_count: int = 0
+    behind_counts: tuple[int, ...] = ()
+    pinned_counts: tuple[int, ...] = ()
+    differences: Differences = field(default_factory=lambda: np.zeros(0, dtype=difference_dtype(0)))
+
+    @property
+    def differing_count(self) -> int:
+        return sum(self.patterns.values())
+
+
+def fold_bucket(rows: Iterable[Rows], view: View) -> Folded:
+    """Runs that the visible end falls into are left out: they were indexed again, cut there."""
+    visible: list[Contents] = []
+    hidden: list[Contents] = []
+    transactions = TransactionIndex(view.markers)
+    for row in sorted(rows, key=lambda row: (row.first_offset, row.kind)):
+        is_below = row.end_offset <= view.visible_end
+        if row.kind == Kind.PENDING:
+            pending = np.frombuffer(row.payload, dtype=PENDING)
+            outcome = outcomes(pending, transactions)
+            entries = contents_of(pending)
+            if is_below:
+                visible.append(entries[outcome == ControlType.COMMIT])
+                entries = entries[outcome != ControlType.COMMIT]
+            hidden.append(entries)
+        else:
+            into = visible if is_below and row.kind == Kind.VISIBLE else hidden
+            into.append(np.frombuffer(row.payload, dtype=CONTENT))
+    return Folded(newest_of(visible), newest_of(hidden))
+
+
+def compare(partition: int, folds: Sequence[Folded], views: Sequence[View], limit: int) -> Compared:
+    """A tombstone means the same as no record at all: the key is not in the fold."""
+    if _are_equal(folds) and all(_reaches(folds[0].visible, view) for view in views):
+        shown = int(((folds[0].visible["code"] & TOMBSTONE) == 0).sum())
+        none = (0,) * len(folds)
+        return Compared(partition, shown, behind_counts=none, pinned_counts=none)
+    visible, hidden = _aligned(folds)
+    return _compare_aligned(partition, visible, hidden, views, limit)
+
+
+def _are_equal(folds: Sequence[Folded]) -> bool:
+    """Nearly always, and an order of magnitude cheaper than aligning."""
+    first = folds[0].visible
+    if any(len(fold.visible) != len(first) for fold in folds):
+        return False
+    return all(_is_same(first, fold.visible) for fold in folds[1:])
+
+
+def _is_same(one: Contents, other: Contents) -> bool:
+    """Entries are in offset order, and no two have the same offset."""
+    return bool(
+        (((one["code"] ^ other["code"]) & ~IN_TRANSACTION) == 0).all()
+        and (one["content"] == other["content"]).all()
+        and (one["first"] == other["first"]).all()
+        and (one["second"] == other["second"]).all()
+    )
+
+
+def _reaches(entries: Contents, view: View) -> bool:
+    """Whether a replica was read past all of these."""
+    return len(entries) == 0 or int(entries["code"][-1]) >> FLAG_BITS < min(view.visible_end, view.end_offset)
+
+
+def _aligned(folds: Sequence[Folded]) -> tuple[Contents, Contents]:
+    """All replicas' entries in two tables of a row a replica and a column a key: the visible ones and the hidden ones.
+    Where a replica has none, NO_CODE."""
+    parts = [each for fold in folds for each in (fold.visible, fold.hidden)]
+    entries = np.concatenate(parts)
+    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    order = np.lexsort((entries["second"], entries["first"]))
+    entries, owner = entries[order], owner[order]
+    starts = np.ones(len(entries), dtype=np.bool_)
+    starts[1:] = (entries["first"][1:] != entries["first"][:-1]) | (entries["second"][1:] != entries["second"][:-1])
+    column = np.cumsum(starts) - 1
+    tables = np.zeros((len(parts), int(starts.sum())), dtype=CONTENT)
+    tables["code"] = NO_CODE
+    tables["first"], tables["second"] = entries["first"][starts], entries["second"][starts]
+    tables[owner, column] = entries
+    return tables[0::2], tables[1::2]
+
+
+def _compare_aligned(
+    partition: int, visible: Contents, hidden: Contents, views: Sequence[View], limit: int
+) -> Compared:
+    codes: Longs = visible["code"]
+    has: Mask = codes != NO_CODE
+    shows = has & ((codes & TOMBSTONE) == 0)
+    newest = (codes >> FLAG_BITS).max(axis=0)
+    """NO_CODE shifted is still -1."""
+    is_behind = newest >= _column([view.end_offset for view in views])
+    is_pinned = newest >= _column([view.visible_end for view in views])
+    is_expired = ~has & (newest < _column([view.start_offset for view in views]))
+    counts = ~is_behind & ~is_pinned & ~is_expired
+    shown = np.where(shows, codes & ~IN_TRANSACTION, NO_CODE)
+    content = np.where(shows, visible["content"], np.uint64(0))
+    differs = shows.any(axis=0) & (_spread(shown, counts) | _spread(content, counts))
+    is_pinned &= ~is_behind & shows.any(axis=0)
+    wanted = np.flatnonzero(differs | is_pinned.any(axis=0))
+    differences = np.zeros(len(wanted), dtype=difference_dtype(len(views)))
+    for name in ("first", "second"):
+        differences[name] = visible[name][0, wanted]
+    differences["why"] = np.where(differs[wanted], Why.DIFFERS, Why.PINNED)
+    differences["code"] = codes.T[wanted]
+    differences["content"] = visible["content"].T[wanted]
+    differences["hidden"] = hidden["code"].T[wanted]
+    return Compared(
+        partition=partition,
+        key_count=int(shows.any(axis=0).sum()),
+        patterns=_patterns(shows[:, differs]),
+        retention_count=int((is_expired.any(axis=0) & shows.any(axis=0) & ~differs).sum()),
+        behind_counts=tuple(int(row.sum()) for row in is_behind & (newest >= 0)),
+        pinned_counts=tuple(int(row.sum()) for row in is_pinned),
+        differences=first_of(differences, limit),
+    )
+
+
+def _patterns(shows: Mask) -> dict[int, int]:
+    weights = 1 << np.arange(len(shows), dtype=np.int64)
+    found, counts = np.unique(weights @ shows, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _column(values: Sequence[int]) -> Longs:
+    return np.array(values, dtype=np.int64)[:, np.newaxis]
+
+
+def _spread(values: npt.NDArray[np.generic], counts: Mask) -> Mask:
+    """Whether those that count are not all the same, for each column."""
+    kind = np.iinfo(values.dtype)  # type: ignore[type-var]
+    largest = np.where(counts, values, kind.min).max(axis=0)
+    smallest = np.where(counts, values, kind.max).min(axis=0)
+    result: Mask = (largest != smallest) & (counts.sum(axis=0) > 1)
+    return result
+
+
+def first_of(differences: Differences, limit: int) -> Differences:
+    """The first by offset; keys that differ before such that consumers wait for."""
+    newest = differences["code"].max(axis=1, initial=NO_CODE) if len(differences) else np.zeros(0, dtype=np.int64)
+    return differences[np.lexsort((newest, differences["why"]))][:limit]
+
+
+def total(parts: Sequence[Compared], partition: int, replica_count: int, limit: int) -> Compared:
+    none = (0,) * replica_count
+    kind = difference_dtype(replica_count)
+    return Compared(
+        partition=partition,
+        key_count=sum(part.key_count for part in parts),
+        patterns=dict(sum((Counter(part.patterns) for part in parts), Counter())),
+        retention_count=sum(part.retention_count for part in parts),
+        behind_counts=tuple(map(sum, zip(none, *(part.behind_counts for part in parts), strict=True))),
+        pinned_counts=tuple(map(sum, zip(none, *(part.pinned_counts for part in parts), strict=True))),
+        differences=first_of(
+            np.concatenate([np.zeros(0, dtype=kind), *(each.differences for each in parts if len(each.differences))]),
+            limit,
+        ),
+    )
