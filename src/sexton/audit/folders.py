@@ -20,7 +20,7 @@ import numpy as np
 from sexton.audit.replica import AbortedClaim, OpenClaim, Replica, ReplicaId, Skipped
 from sexton.errors import NotALogError, SextonError
 from sexton.log.stopped.kraft_metadata import ClusterMetadata, read_metadata
-from sexton.log.stopped.partition import PartitionLog, list_segments, open_partition
+from sexton.log.stopped.partition import PartitionLog, open_partition
 from sexton.log.stopped.running import is_running
 from sexton.records import checkpoints, indexes, names
 from sexton.records.batch import Batch, decode
@@ -115,9 +115,7 @@ class FolderSource:
                 found.append(metadata)
         return max(found, key=lambda metadata: metadata.end_offset, default=None)
 
-    def _replica(
-        self, broker: int, log_dir: Path, directory: Path, metadata: ClusterMetadata | None
-    ) -> Replica | None:
+    def _replica(self, broker: int, log_dir: Path, directory: Path, metadata: ClusterMetadata | None) -> Replica | None:
         try:
             parsed = names.parse_partition_dir(directory.name)
         except NotALogError:
@@ -256,9 +254,7 @@ def _of_one_topic_each(replicas: Sequence[Replica]) -> list[Replica]:
     return [
         replica
         if replica.topic_id in (None, present.get(replica.id.topic))
-        else replace(
-            replica, is_read=False, skipped=(Skipped(replica.place, "it is of a former topic of this name"),)
-        )
+        else replace(replica, is_read=False, skipped=(Skipped(replica.place, "it is of a former topic of this name"),))
         for replica in replicas
     ]
 

@@ -169,7 +169,8 @@ class Client:
         if not failures:
             raise NotConnectedError("no broker to connect to", "", START_ONE)
         what = "; ".join(dict.fromkeys(error.what for error in failures))
-        raise NotConnectedError(what, ", ".join(dict.fromkeys(error.place for error in failures)), START_ONE)
+        remedy = next((error.remedy for error in failures if error.remedy not in ("", START_ONE)), START_ONE)
+        raise NotConnectedError(what, ", ".join(dict.fromkeys(error.place for error in failures)), remedy)
 
     async def leader(self, topic: str, partition: int) -> Peer:
         if self._is_stale or self.metadata.leader(topic, partition) is None:
