@@ -19,7 +19,7 @@ and one that it falls into is indexed again (``fold_job``). Callers who know whe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -33,7 +33,6 @@ from sexton.errors import SextonError
 from sexton.records.batch import ControlType
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.header import CONTROL, TRANSACTIONAL
-from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan_whole
 from sexton.records.keyhash import HashKey
 from sexton.spark.arrow_columns import walk

@@ -31,6 +31,11 @@ FACTS_TIMEOUT_MS: Final = 10_000
 T = TypeVar("T")
 
 
+async def metadata(peer: Peer, topics: Sequence[str]) -> Any:
+    wanted = [{"topic_id": None, "name": name} for name in topics]
+    return await peer.call(apis.METADATA, {"topics": wanted, "allow_auto_topic_creation": False}, FACTS_TIMEOUT_MS)
+
+
 async def fetch(peer: Peer, place: TopicPartition, asked: Asked) -> Answer:
     """Raises RefusedError, or NoPermissionError."""
     found = (await _fetch(peer, {place: asked.offset}, asked.isolation, asked.max_bytes))[place]

@@ -10,11 +10,12 @@ from typing import Final, TypeVar
 
 from sexton.audit.live import asking
 from sexton.audit.live.ranges import Answer
+from sexton.audit.live.views import agreed
 from sexton.audit.replica import OpenClaim, ReplicaId
 from sexton.client import apis
 from sexton.client.client import Client, Peer
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
-from sexton.client.metadata import Address, PartitionInfo
+from sexton.client.metadata import Address, Metadata, PartitionInfo
 from sexton.client.transaction_admin import ProducerAt
 from sexton.errors import SextonError
 from sexton.types import TopicPartition
@@ -58,6 +59,20 @@ class LiveCluster:
     def address(self, broker: int) -> Address | None:
         known = self.client.metadata.brokers.get(broker)
         return None if known is None else known.address
+
+    async def refresh(self, topics: Sequence[str]) -> None:
+        """By the views of all brokers. Raises if none answers."""
+        await self.client.refresh(topics)
+        brokers = sorted(self.client.metadata.brokers)
+        views = await asyncio.gather(*(self._view_of(broker, topics) for broker in brokers))
+        self.client.metadata = agreed([self.client.metadata, *(view for view in views if view is not None)])
+
+    async def _view_of(self, broker: int, topics: Sequence[str]) -> Metadata | None:
+        try:
+            peer = await self.client.peer(broker)
+            return Metadata().merged(await asking.metadata(peer, topics), is_complete=True)
+        except FAILURES:
+            return None
 
     async def standings(self, replicas: Iterable[ReplicaId]) -> dict[ReplicaId, Standing | SextonError]:
         """Of each replica; of one that its broker does not tell of, why."""

@@ -106,10 +106,12 @@ class LiveSource:
     async def _find(self) -> list[Replica]:
         cluster = await self._open()
         found = await find_topics(cluster.client, self._scope)
+        compared = [topic.name for topic in found.topics if topic.name not in found.single_copies]
+        await cluster.refresh(compared)
         ids = [
-            ReplicaId(topic.name, partition.partition, broker)
-            for topic in found.topics
-            if topic.name not in found.single_copies
+            ReplicaId(name, partition.partition, broker)
+            for name in compared
+            if (topic := cluster.client.metadata.topics.get(name)) is not None
             for partition in topic.partitions.values()
             for broker in partition.replicas
         ]
@@ -190,7 +192,7 @@ class LiveSource:
 
     async def _now(self, ids: Sequence[ReplicaId]) -> list[Replica]:
         cluster = await self._open()
-        await cluster.client.refresh(sorted({each.topic for each in ids}))
+        await cluster.refresh(sorted({each.topic for each in ids}))
         standings = await self._standings(cluster, ids)
         claims = await cluster.claims([each for each in ids if isinstance(standings[each], Standing)])
         return [self._replica(each, standings[each], claims.get(each)) for each in ids]
