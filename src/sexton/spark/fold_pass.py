@@ -7,7 +7,7 @@ replica, wherever they come from; then, per bucket of keys, what differs.
 Rows in the shuffle are few and large, as in compaction's index pass: one per stretch, bucket and kind, with an array of
 32-byte entries (``compaction.kernels.contents``) as payload. The records themselves are not shuffled.
 
-Whether a transaction's records count is decided by the replica's own markers. A task sees those of its stretch alone, so
+Whether a transaction counts is decided by the replica's own markers. A task sees those of its stretch alone, so
 it passes on what they leave open (*pending*), and reducers, who know all markers, decide. Records of aborted
 transactions are passed on, too (*hidden*): they tell what a replica has and does not show.
 
@@ -19,7 +19,7 @@ and one that it falls into is indexed again (``fold_job``). Callers who know whe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -33,7 +33,6 @@ from sexton.errors import SextonError
 from sexton.records.batch import ControlType
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.header import CONTROL, TRANSACTIONAL
-from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan_whole
 from sexton.records.keyhash import HashKey
 from sexton.spark.arrow_columns import walk
