@@ -27,7 +27,7 @@ from sexton.records.batch import Batch, decode
 from sexton.records.kernels.scan import scan
 from sexton.records.producer_snapshot import decode_producer_snapshot
 from sexton.spark.file_stretch import FileStretch
-from sexton.types import INT64_MAX, NO_EPOCH, LeaderEpoch
+from sexton.types import INT64_MAX, NO_EPOCH, NO_OFFSET, LeaderEpoch
 
 PATIENCE_S: Final = 10.0
 """For what another broker has already written. A follower that runs has it within a second."""
@@ -141,7 +141,7 @@ class FolderSource:
     def _described(self, id: ReplicaId, label: str) -> Replica:
         found = self._found[id]
         log = found.log
-        open_claims, are_known = _open_claims(log)
+        open_claims, as_of = _open_claims(log)
         skipped = []
         recorded = checkpoints.read_offset_checkpoint(found.log_dir / checkpoints.LOG_START_OFFSET_CHECKPOINT)
         start = recorded.get((log.topic, log.partition))
@@ -160,7 +160,8 @@ class FolderSource:
             clean_offset=log.cleaner_offset,
             aborted=tuple(_aborted_claims(log)),
             open=open_claims,
-            claims_are_complete=are_known,
+            open_as_of=as_of,
+            claims_are_complete=True,
             skipped=tuple(skipped),
         )
 
@@ -270,23 +271,23 @@ def _aborted_claims(log: PartitionLog) -> Iterator[AbortedClaim]:
             yield AbortedClaim(int(entry["producer_id"]), int(entry["first_offset"]), int(entry["last_offset"]))
 
 
-def _open_claims(log: PartitionLog) -> tuple[tuple[OpenClaim, ...], bool]:
-    """Of the snapshot that a clean stop leaves at the log's end. An older one says what was open then; markers have
-    come since."""
-    end = _end_offset(log)
-    path = log.directory / names.producer_snapshot_file_name(end)
-    content = checkpoints.read_file(path)
-    if content is None:
-        return (), False
+def _open_claims(log: PartitionLog) -> tuple[tuple[OpenClaim, ...], int]:
+    """Of the newest snapshot, and the log end that it is about: if no batch has come since, it holds now."""
+    files = (names.parse_segment_file(path.name) for path in log.directory.iterdir())
+    ends = [
+        file.base_offset for file in files if file and file.kind == names.PRODUCER_SNAPSHOT_SUFFIX and not file.state
+    ]
+    as_of = max(ends, default=NO_OFFSET)
+    path = log.directory / names.producer_snapshot_file_name(max(as_of, 0))
     try:
-        entries = decode_producer_snapshot(content, str(path))
+        entries = decode_producer_snapshot(checkpoints.read_file(path) or b"", str(path))
     except SextonError:
-        return (), False
+        return (), NO_OFFSET
     return tuple(
         OpenClaim(entry.producer_id, entry.producer_epoch, entry.current_txn_first_offset, entry.last_timestamp)
         for entry in entries
         if entry.current_txn_first_offset >= 0
-    ), True
+    ), as_of
 
 
 # ---- Looking at batches ----

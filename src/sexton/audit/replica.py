@@ -94,8 +94,11 @@ class Replica:
     aborted: tuple[AbortedClaim, ...] = ()
     """As far as they are known before reading; a live replica's come with its stretches (`Piece.aborted`)."""
     open: tuple[OpenClaim, ...] = ()
+    open_as_of: int | None = None
+    """The log end that `open` is about, of a snapshot file; None: it is about now."""
     claims_are_complete: bool = False
-    """Whether all claims there are have been asked for, so that a missing one is a finding."""
+    """Whether all claims there are have been asked for, or will come with the stretches, so that a missing one is a
+    finding."""
     is_read: bool = True
     """If not, `failure` or `skipped` says why, and the partition can at best agree among the others."""
     failure: SextonError | None = None

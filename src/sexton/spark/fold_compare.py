@@ -73,6 +73,11 @@ class Folded:
     visible: Contents
     hidden: Contents
 
+    def only(self, firsts: npt.NDArray[np.uint64]) -> Folded:
+        return Folded(
+            self.visible[np.isin(self.visible["first"], firsts)], self.hidden[np.isin(self.hidden["first"], firsts)]
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:

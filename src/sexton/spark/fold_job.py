@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from pyspark import RDD, SparkContext
 
 from sexton.compaction import chunking
@@ -142,9 +144,11 @@ class FoldJob:
             if isinstance(row, Rows):
                 self._extra.setdefault(group, []).append(row)
 
-    def compare(self, views: Sequence[View | None], limit: int) -> dict[int, Compared]:
+    def compare(
+        self, views: Sequence[View | None], limit: int, only: npt.NDArray[np.uint64] | None = None
+    ) -> dict[int, Compared]:
         """By partition, which replicas disagree on which keys; the first differences up to the limit. Sides without a
-        view are left out."""
+        view are left out. `only` keys whose hash begins so."""
         members: dict[int, list[int]] = {}
         for number, side in enumerate(self._sides):
             if views[number] is not None:
@@ -153,6 +157,7 @@ class FoldJob:
         def compare(partition: int, folds: Mapping[int, Folded], shown: Sequence[View | None]) -> Compared:
             nothing = fold_bucket((), View(0, 0, 0, NO_EVENTS.markers))
             numbers = members[partition]
+            folds = folds if only is None else {number: each.only(only) for number, each in folds.items()}
             known = [view for number in numbers if (view := shown[number]) is not None]
             return fold_compare.compare(partition, [folds.get(number, nothing) for number in numbers], known, limit)
 

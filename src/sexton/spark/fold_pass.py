@@ -7,7 +7,7 @@ replica, wherever they come from; then, per bucket of keys, what differs.
 Rows in the shuffle are few and large, as in compaction's index pass: one per stretch, bucket and kind, with an array of
 32-byte entries (``compaction.kernels.contents``) as payload. The records themselves are not shuffled.
 
-Whether a transaction's records count is decided by the replica's own markers. A task sees those of its stretch alone, so
+Whether a transaction counts is decided by the replica's own markers. A task sees those of its stretch alone, so
 it passes on what they leave open (*pending*), and reducers, who know all markers, decide. Records of aborted
 transactions are passed on, too (*hidden*): they tell what a replica has and does not show.
 

@@ -1,0 +1,351 @@
+"""An audit from its sources to its report: what is read when, in which order, and how often.
+
+    find      each source                 replicas in scope, and how each stands
+    read      one Spark job               every replica, once (``spark.fold_job``)
+    tails     the same                    what came since, until each was read past all that any other had shown
+    compare   the same                    keys on which replicas differ
+    look up   the driver                  the records of those keys again: what has changed meanwhile is dropped
+    judge     pure                        what it is, and why
+
+Why the order cannot accuse wrongly: suppose A shows nothing of a key, B shows v, and both are as they should be. Then
+something below A's end made v go (a tombstone, an abort). B was read past A's end *afterwards* and still shows v, so B
+has not got it. And what A dropped because of something newer, A has, at an offset that B has been read past.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from pyspark import SparkContext
+
+from sexton.audit.judge import Counts, PartitionReport, judge
+from sexton.audit.keys import DifferingKey, OnReplica, Sight
+from sexton.audit.replica import AbortedClaim, Replica, ReplicaId, Skipped, Source
+from sexton.audit.standing import Standing, reference_of, settle, with_markers
+from sexton.compaction.transactions import join_events
+from sexton.records.batch import Batch
+from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE
+from sexton.records.keyhash import HashKey, hash_key, random_hash_key
+from sexton.spark.fold_compare import NO_CODE, Compared, View, Why
+from sexton.spark.fold_job import FoldJob, Side
+from sexton.spark.fold_pass import GAP, IN_TRANSACTION, StretchFacts
+from sexton.types import NO_OFFSET, TopicPartition
+
+CONFIRM_DEFAULT = 10_000
+"""Differing keys of a partition that are looked at again and explained; the rest are counted."""
+
+ATTEMPTS_MAX = 3
+"""How often a partition is read whose leader changes meanwhile."""
+
+Progress = Callable[[str, int], None]
+
+
+def _ignore(step: str, tasks: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    partitions: tuple[PartitionReport, ...]
+    skipped: tuple[Skipped, ...] = ()
+    size_bytes: int = 0
+    """Of all replicas, as far as they were read."""
+    took_s: float = 0.0
+    began_ms: int = 0
+    hash_key: HashKey | None = None
+
+    @property
+    def is_diverged(self) -> bool:
+        return any(each.verdict.is_error for each in self.partitions)
+
+    @property
+    def is_judged(self) -> bool:
+        return all(each.verdict.is_judged for each in self.partitions)
+
+
+@dataclass(slots=True)
+class _Member:
+    """A replica in the job."""
+
+    number: int
+    replica: Replica
+    source: Source
+    facts: list[StretchFacts] = field(default_factory=list)
+    is_current: bool = False
+
+    @property
+    def end_offset(self) -> int:
+        return max((each.end_offset for each in self.facts), default=0)
+
+    @property
+    def has_failed(self) -> bool:
+        return any(each.failure is not None for each in self.facts)
+
+
+def audit(
+    context: SparkContext,
+    sources: Sequence[Source],
+    *,
+    confirm: int = CONFIRM_DEFAULT,
+    only: Sequence[bytes] | None = None,
+    progress: Progress = _ignore,
+) -> Report:
+    """`only` looks at these keys alone."""
+    began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
+    reports: dict[TopicPartition, PartitionReport] = {}
+    size_bytes = 0
+    wanted: set[TopicPartition] | None = None
+    for attempt in range(ATTEMPTS_MAX):
+        attempted = _Attempt(context, sources, wanted, confirm, only, progress)
+        reports.update(attempted.reports())
+        size_bytes += attempted.size_bytes
+        wanted = attempted.changed() if attempt + 1 < ATTEMPTS_MAX else set()
+        if not wanted:
+            break
+    skipped = [each for source in sources for each in getattr(source, "skipped", ())]
+    ordered = tuple(reports[name] for name in sorted(reports))
+    return Report(ordered, tuple(dict.fromkeys(skipped)), size_bytes, time.monotonic() - began_s, began_ms)
+
+
+class _Attempt:
+    def __init__(
+        self,
+        context: SparkContext,
+        sources: Sequence[Source],
+        wanted: set[TopicPartition] | None,
+        confirm: int,
+        only: Sequence[bytes] | None,
+        progress: Progress,
+    ) -> None:
+        self._context = context
+        self._confirm = confirm
+        self._progress = progress
+        self._hash_key = random_hash_key()
+        self._only = (
+            None
+            if only is None
+            else np.array([hash_key(key, self._hash_key)[0] for key in only], dtype=np.uint64)
+        )
+        self._members: list[_Member] = []
+        self._unread: dict[TopicPartition, list[Replica]] = {}
+        self._find(sources, wanted)
+        self._partitions = sorted({*self._unread, *(each.replica.id.topic_partition for each in self._members)})
+        self.size_bytes = 0
+
+    def _find(self, sources: Sequence[Source], wanted: set[TopicPartition] | None) -> None:
+        found = [(source, replica) for source in sources for replica in source.find()]
+        read = {replica.id for _, replica in found if replica.is_read}
+        taken: set[ReplicaId] = set()
+        for source, replica in found:
+            name = replica.id.topic_partition
+            if wanted is not None and name not in wanted:
+                continue
+            if not replica.is_read:
+                if replica.id not in read:
+                    self._unread.setdefault(name, []).append(replica)
+            elif replica.id not in taken:  # a broker that answers before its directory
+                taken.add(replica.id)
+                self._members.append(_Member(len(self._members), replica, source))
+
+    def reports(self) -> dict[TopicPartition, PartitionReport]:
+        job = FoldJob(self._context, [self._side(each) for each in self._members], self._hash_key, progress=self._progress)
+        self._take(job.facts())
+        self._read_tails(job)
+        standings = {name: self._standings(name) for name in self._partitions}
+        views: list[View | None] = [None] * len(self._members)
+        for each in standings.values():
+            readable = {number: one for number, one in each.items() if one.failure is None}
+            for number, standing in readable.items() if len(readable) > 1 else ():
+                views[number] = View(
+                    standing.start_offset, standing.end_offset, standing.visible_end, standing.events.markers
+                )
+        ends = {number: view.visible_end for number, view in enumerate(views) if view is not None}
+        job.index_again(ends, [facts for each in self._members for facts in each.facts])
+        compared = job.compare(views, self._confirm, self._only) if any(views) else {}
+        self.size_bytes = sum(facts.size_bytes for each in self._members for facts in each.facts)
+        return {
+            name: self._report(name, standings[name], compared.get(number))
+            for number, name in enumerate(self._partitions)
+        }
+
+    def changed(self) -> set[TopicPartition]:
+        """Partitions whose leader is another than when they were found."""
+        before = {each.replica.id: each.replica for each in self._members}
+        changed = set()
+        for source in {id(each.source): each.source for each in self._members}.values():
+            ids = [each.replica.id for each in self._members if each.source is source]
+            for now in source.now(ids):
+                if now.leader_epoch != before[now.id].leader_epoch:
+                    changed.add(now.id.topic_partition)
+        return changed
+
+    # ---- Reading ----
+
+    def _side(self, member: _Member) -> Side:
+        replica = member.replica
+        cuts = [replica.high_watermark, replica.last_stable_offset, *(each.first_offset for each in replica.open)]
+        return Side(
+            partition=self._partitions.index(replica.id.topic_partition),
+            stretches=tuple(member.source.stretches(replica, member.number, replica.log_start_offset, None)),
+            cuts=tuple(cut for cut in cuts if cut is not None),
+            from_offset=replica.log_start_offset,
+        )
+
+    def _take(self, facts: Sequence[StretchFacts]) -> None:
+        for each in facts:
+            self._members[each.replica].facts.append(each)
+
+    def _read_tails(self, job: FoldJob) -> None:
+        """Until each replica was read past what any other had shown, as far as it comes."""
+        barriers = {name: max(each.end_offset for each in self._of(name)) for name in self._partitions if self._of(name)}
+        more = []
+        for source in {id(each.source): each.source for each in self._members}.values():
+            behind = {
+                each.replica.id: each
+                for each in self._members
+                if each.source is source
+                and not each.has_failed
+                and not each.replica.is_down
+                and each.end_offset < barriers[each.replica.id.topic_partition]
+            }
+            wanted = {id: barriers[id.topic_partition] for id in behind}
+            for replica in source.read_on(wanted) if wanted else ():
+                member = behind[replica.id]
+                member.replica = replace(replica, log_start_offset=member.replica.log_start_offset)
+                more += member.source.stretches(replica, member.number, member.end_offset, None)
+        if more:
+            self._take(job.add(more))
+        for each in self._members:
+            each.is_current = each.end_offset >= barriers[each.replica.id.topic_partition]
+
+    def _of(self, name: TopicPartition) -> list[_Member]:
+        return [each for each in self._members if each.replica.id.topic_partition == name]
+
+    # ---- What was seen ----
+
+    def _standings(self, name: TopicPartition) -> dict[int, Standing]:
+        all_of_it = {each.number: _standing(each) for each in self._of(name)}
+        readable = {number: each for number, each in all_of_it.items() if each.failure is None}
+        return {**all_of_it, **settle(readable)}
+
+    def _report(
+        self, name: TopicPartition, standings: Mapping[int, Standing], compared: Compared | None
+    ) -> PartitionReport:
+        readable = sorted(number for number, each in standings.items() if each.failure is None)
+        reference = reference_of({number: standings[number] for number in readable}) if readable else None
+        keys: list[DifferingKey] = []
+        counts = Counts()
+        if compared is not None:
+            keys, changed_count = self._looked_up(compared, readable)
+            counts = Counts(
+                key_count=compared.key_count,
+                differing_count=compared.differing_count,
+                retention_count=compared.retention_count,
+                behind=dict(zip(readable, compared.behind_counts, strict=True)),
+                pinned=dict(zip(readable, compared.pinned_counts, strict=True)),
+                changed_count=changed_count,
+            )
+        return judge(name, standings, reference, self._unread.get(name, ()), keys, counts)
+
+    def _looked_up(self, compared: Compared, readable: Sequence[int]) -> tuple[list[DifferingKey], int]:
+        """The differing keys with their records; those that have changed meanwhile are counted instead."""
+        rows = compared.differences
+        found: dict[int, Mapping[int, Batch]] = {}
+        for place, number in enumerate(readable):
+            codes = np.concatenate([rows["code"][:, place], rows["hidden"][:, place]]) if len(rows) else []
+            offsets = sorted({int(code) >> FLAG_BITS for code in codes if code != NO_CODE})
+            member = self._members[number]
+            found[number] = member.source.look_up(member.replica, offsets) if offsets else {}
+        keys, changed_count = [], 0
+        for row in rows:
+            key = _differing_key(row, readable, found, self._hash_key)
+            if key is None:
+                changed_count += 1
+            else:
+                keys.append(key)
+        return keys, changed_count
+
+
+def _standing(member: _Member) -> Standing:
+    parts = sorted(
+        (each for each in member.facts if each.first_offset != NO_OFFSET), key=lambda facts: facts.first_offset
+    )
+    events = join_events([each.events for each in parts])
+    end = max((each.end_offset for each in parts), default=member.replica.log_start_offset)
+    claims = [*member.replica.aborted, *(AbortedClaim(*each) for facts in parts for each in facts.aborted)]
+    known = member.replica.high_watermark
+    return Standing(
+        replica=member.replica,
+        events=events,
+        gaps=np.concatenate([np.zeros(0, dtype=GAP), *_gaps(parts, member.replica.log_start_offset)]),
+        end_offset=end,
+        high_watermark=end if known is None else min(end, known),
+        is_current=member.is_current,
+        aborted=with_markers(claims, events),
+        record_count=sum(each.record_count for each in parts),
+        keyless_count=sum(each.keyless_count for each in parts),
+        size_bytes=sum(each.size_bytes for each in parts),
+        notes=tuple(note for each in member.facts for note in each.notes),
+        failure=next((each.failure for each in member.facts if each.failure is not None), None),
+    )
+
+
+def _gaps(parts: Sequence[StretchFacts], start: int) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
+    """Those inside of stretches, and between them."""
+    time_ms = -1
+    for each in parts:
+        if each.first_offset > start:
+            yield np.array([(start, each.first_offset, time_ms, each.max_timestamp_ms)], dtype=GAP)
+        yield each.gaps
+        start, time_ms = each.end_offset, each.max_timestamp_ms
+
+
+# ---- Records of differing keys ----
+
+
+def _differing_key(
+    row: np.void, readable: Sequence[int], found: Mapping[int, Mapping[int, Batch]], key: HashKey
+) -> DifferingKey | None:
+    """None if a record is not there any more, or is another one."""
+    hashed = int(row["first"]), int(row["second"])
+    replicas = {}
+    for place, number in enumerate(readable):
+        newest, hidden = int(row["code"][place]), int(row["hidden"][place])
+        seen = _sight(newest, found[number], hashed, key)
+        if newest != NO_CODE and not newest & TOMBSTONE and seen is None:
+            return None
+        replicas[number] = OnReplica(
+            seen or (None if newest == NO_CODE else sight_of_code(newest)),
+            int(row["content"][place]),
+            _sight(hidden, found[number], hashed, key),
+        )
+    return DifferingKey(*hashed, replicas, is_pinned=int(row["why"]) == Why.PINNED)
+
+
+def sight_of_code(code: int) -> Sight:
+    """What an entry tells by itself."""
+    return Sight(code >> FLAG_BITS, bool(code & TOMBSTONE), bool(code & IN_TRANSACTION))
+
+
+def _sight(code: int, batches: Mapping[int, Batch], hashed: tuple[int, int], key: HashKey) -> Sight | None:
+    if code == NO_CODE or (batch := batches.get(code >> FLAG_BITS)) is None:
+        return None
+    record = next((each for each in batch.records if each.offset == code >> FLAG_BITS), None)
+    if record is None or record.key is None or hash_key(record.key, key) != hashed:
+        return None
+    has_sequence = batch.base_sequence >= 0
+    return Sight(
+        offset=record.offset,
+        is_tombstone=record.is_tombstone,
+        is_transactional=batch.is_transactional,
+        key=record.key,
+        value=record.value,
+        timestamp_ms=record.timestamp_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        sequence=batch.base_sequence + record.offset - batch.base_offset if has_sequence else -1,
+        leader_epoch=batch.leader_epoch,
+        was_looked_up=True,
+    )
