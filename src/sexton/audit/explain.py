@@ -1,8 +1,8 @@
 """Why replicas differ on a key: which of the classes it is, by what is left of the story in their logs.
 
 Nothing in a log says "I was away". What remains of it is a *hole*: offsets that this replica never got, because they
-had been compacted away where it copied from. So the question is always what lies on which side of a hole: a record whose
-transaction ended before it was committed for good; one whose marker comes after it may have been given another
+had been compacted away where it copied from. So the question is always what lies on which side of a hole: a record
+whose transaction ended before it was committed for good; one whose marker comes after it may have been given another
 transaction's marker.
 
 Whatever cannot be told apart from what is left is said so: `is_sure` is false and `alternatives` names the rest.
@@ -244,7 +244,7 @@ def _committed_here_only(mine: Sight, me: Standing, other: Standing) -> Explaine
 def _must_have(standing: Standing, offset: int) -> bool:
     """Whether nothing legal explains that a replica lacks the record at an offset: its cleaner has never been there,
     and where it was copied from nobody's had, for there is no hole."""
-    if standing.replica.clean_offset is None or offset >= standing.high_watermark or offset < standing.start_offset:
+    if standing.replica.clean_offset is None or offset >= standing.committed_end or offset < standing.start_offset:
         return False
     return offset >= standing.replica.clean_offset and standing.gap_at(offset) is None
 
@@ -255,7 +255,7 @@ def _lost(record: Sight | None, loser: Standing, other: Standing, *, is_mine: bo
         Class.LOST_RECORD,
         True,
         f"{loser.label} lacks the record at offset {record.offset:,} that {other.label} has, and has nothing newer of "
-        f"the key, though its high watermark is {loser.high_watermark:,}",
+        f"the key, though it reaches offset {loser.end_offset:,}",
         facts={"offset": record.offset, "fault_of": "it" if is_mine else "the others"},
     )
 
@@ -329,33 +329,39 @@ def _not_its_marker(mine: Sight, marker: Marker, holes: Sequence[Gap]) -> str:
 
 
 def _tombstone(because: str, me: Standing, mine: Sight, facts: Mapping[str, object] | None = None) -> Explained:
-    found = {"offset": mine.offset, **(facts or {}), **_hole_facts(me.holes(mine.offset))}
-    return Explained(Class.TOMBSTONE, True, because + _away(me.holes(mine.offset)), facts=found)
+    """Sure as long as this replica's own cleaner has left what lies above the record: it might have taken the traces of
+    a transaction that hid the tombstone here."""
+    holes = me.holes(mine.offset)
+    is_sure = not me.may_have_cleaned(mine.offset)
+    if not is_sure:
+        because += ", unless it was hidden here by a transaction of which its own cleaner has left nothing"
+    elif holes:
+        because += f" (offsets {holes[0].start:,} to {holes[0].end:,} never came: it was away then)"
+    return Explained(
+        Class.TOMBSTONE,
+        is_sure,
+        because,
+        alternatives=() if is_sure else (Class.COMMITTED_TO_ABORTED,),
+        facts={"offset": mine.offset, **(facts or {}), **_hole_facts(holes)},
+    )
 
 
 def _either(because: str, me: Standing, mine: Sight, facts: Mapping[str, object] | None = None) -> Explained:
-    found = {"offset": mine.offset, **(facts or {}), **_hole_facts(me.holes(mine.offset))}
     return Explained(
         Class.ABORTED_TO_COMMITTED,
         False,
-        because + _away(me.holes(mine.offset)),
+        because,
         alternatives=(Class.TOMBSTONE,),
-        facts=found,
+        facts={"offset": mine.offset, **(facts or {}), **_hole_facts(me.holes(mine.offset))},
     )
 
 
 def _hole_facts(holes: Sequence[Gap]) -> dict[str, object]:
+    """The first of them, and when the batches around it were written."""
     if not holes:
         return {}
-    return {"hole": [holes[0].start, holes[0].end]}
-
-
-def _away(holes: Sequence[Gap]) -> str:
-    """When it was probably away, for a person."""
-    hole = max(holes, key=lambda each: each.end - each.start, default=None)
-    if hole is None or hole.time_before_ms < 0 or hole.time_after_ms < hole.time_before_ms:
-        return ""
-    return f" (offsets {hole.start:,} to {hole.end:,} never came: it was away then)"
+    first = holes[0]
+    return {"hole": [first.start, first.end], "hole_times_ms": [first.time_before_ms, first.time_after_ms]}
 
 
 # ---- A replica whose consumers wait. ----

@@ -92,11 +92,11 @@ class PartitionReport:
 
     @property
     def by_class(self) -> dict[int, int]:
-        """How many keys there are of each class, and replicas with something else wrong. Of those that were not looked
-        at nobody knows."""
+        """How many keys there are of each class that was found, which may be none. Of those that were not looked at
+        nobody knows."""
         counts = Counter(case.explained.is_class for case in self.cases if not case.key.is_pinned)
         for finding in self.findings:
-            counts[finding.is_class] += max(1, finding.key_count)
+            counts[finding.is_class] += finding.key_count
         if self.counts.retention_count:
             counts[Class.RETENTION] += self.counts.retention_count
         return dict(sorted(counts.items()))
@@ -171,9 +171,7 @@ def _verdict(
         return Verdict.UNKNOWN
     if unread:
         return Verdict.PARTIAL
-    lags = any(each.lags or each.replica.is_in_sync is False for each in readable.values()) or any(
-        counts.behind.values()
-    )
+    lags = any(each.lags or each.replica.is_in_sync is False for each in readable.values())
     return Verdict.LAGGING if lags else Verdict.AGREE
 
 
@@ -186,7 +184,7 @@ def _stuck(standings: Mapping[int, Standing], reference: int, counts: Counts) ->
     found = []
     for number, each in standings.items():
         # A marker that ends a transaction may lie between the ends of two replicas that are read one after the other.
-        is_pinned = each.visible_end < min(furthest, each.high_watermark if not each.lags else furthest)
+        is_pinned = each.visible_end < min(furthest, each.committed_end if not each.lags else furthest)
         for producer_id, first in each.open_transactions():
             if not is_pinned or first > each.visible_end:
                 continue

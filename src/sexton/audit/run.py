@@ -124,14 +124,16 @@ class _Attempt:
         self._progress = progress
         self._hash_key = random_hash_key()
         self._only = (
-            None
-            if only is None
-            else np.array([hash_key(key, self._hash_key)[0] for key in only], dtype=np.uint64)
+            None if only is None else np.array([hash_key(key, self._hash_key)[0] for key in only], dtype=np.uint64)
         )
         self._members: list[_Member] = []
         self._unread: dict[TopicPartition, list[Replica]] = {}
         self._find(sources, wanted)
         self._partitions = sorted({*self._unread, *(each.replica.id.topic_partition for each in self._members)})
+        self._numbers = {name: number for number, name in enumerate(self._partitions)}
+        self._by_partition: dict[TopicPartition, list[_Member]] = {}
+        for each in self._members:
+            self._by_partition.setdefault(each.replica.id.topic_partition, []).append(each)
         self.size_bytes = 0
 
     def _find(self, sources: Sequence[Source], wanted: set[TopicPartition] | None) -> None:
@@ -150,7 +152,9 @@ class _Attempt:
                 self._members.append(_Member(len(self._members), replica, source))
 
     def reports(self) -> dict[TopicPartition, PartitionReport]:
-        job = FoldJob(self._context, [self._side(each) for each in self._members], self._hash_key, progress=self._progress)
+        job = FoldJob(
+            self._context, [self._side(each) for each in self._members], self._hash_key, progress=self._progress
+        )
         self._take(job.facts())
         self._read_tails(job)
         standings = {name: self._standings(name) for name in self._partitions}
@@ -159,7 +163,11 @@ class _Attempt:
             readable = {number: one for number, one in each.items() if one.failure is None}
             for number, standing in readable.items() if len(readable) > 1 else ():
                 views[number] = View(
-                    standing.start_offset, standing.end_offset, standing.visible_end, standing.events.markers
+                    standing.start_offset,
+                    standing.end_offset,
+                    standing.visible_end,
+                    standing.events.markers,
+                    max(standing.committed_end, standing.end_offset) if standing.lags else standing.committed_end,
                 )
         ends = {number: view.visible_end for number, view in enumerate(views) if view is not None}
         job.index_again(ends, [facts for each in self._members for facts in each.facts])
@@ -187,7 +195,7 @@ class _Attempt:
         replica = member.replica
         cuts = [replica.high_watermark, replica.last_stable_offset, *(each.first_offset for each in replica.open)]
         return Side(
-            partition=self._partitions.index(replica.id.topic_partition),
+            partition=self._numbers[replica.id.topic_partition],
             stretches=tuple(member.source.stretches(replica, member.number, replica.log_start_offset, None)),
             cuts=tuple(cut for cut in cuts if cut is not None),
             from_offset=replica.log_start_offset,
@@ -199,7 +207,9 @@ class _Attempt:
 
     def _read_tails(self, job: FoldJob) -> None:
         """Until each replica was read past what any other had shown, as far as it comes."""
-        barriers = {name: max(each.end_offset for each in self._of(name)) for name in self._partitions if self._of(name)}
+        barriers = {
+            name: max(each.end_offset for each in self._of(name)) for name in self._partitions if self._of(name)
+        }
         more = []
         for source in {id(each.source): each.source for each in self._members}.values():
             behind = {
@@ -221,7 +231,7 @@ class _Attempt:
             each.is_current = each.end_offset >= barriers[each.replica.id.topic_partition]
 
     def _of(self, name: TopicPartition) -> list[_Member]:
-        return [each for each in self._members if each.replica.id.topic_partition == name]
+        return self._by_partition.get(name, [])
 
     # ---- What was seen ----
 

@@ -60,7 +60,9 @@ class Standing:
     end_offset: int
     """How far it was read: its end, or the high watermark of a live one."""
     high_watermark: int
-    """As it is, or as it must be by what other replicas say (`settle`)."""
+    """As its broker says; where it does not, its end."""
+    committed_end: int = 0
+    """Below it all is committed, by what all replicas say (`settle`), as far as this one reaches."""
     visible_end: int = 0
     """Its last stable offset by its own markers; of one that lags, after it has caught up."""
     is_current: bool = False
@@ -123,11 +125,15 @@ class Standing:
         return None
 
     def holes(self, after: int, before: int = INT64_MAX) -> list[Gap]:
-        """Gaps that this replica did not make: it copied a log that was compacted there. Where its own cleaner has been
-        any gap may be its own; of a live broker nobody knows how far that is."""
-        own = self.replica.clean_offset or 0
-        rows = self.gaps[(self.gaps["start"] > after) & (self.gaps["end"] <= before) & (self.gaps["end"] > own)]
-        return [_gap(row) for row in rows]
+        """Gaps that it copied, or that its own cleaner made: nobody can tell them apart where that has been."""
+        return [_gap(row) for row in self.gaps[(self.gaps["start"] > after) & (self.gaps["end"] <= before)]]
+
+    def may_have_cleaned(self, after: int) -> bool:
+        """Whether its own cleaner may have taken something away above an offset. A live broker does not tell."""
+        if self.replica.is_live and self.replica.clean_offset is None:
+            return True
+        clean = self.replica.clean_offset or 0
+        return bool(((self.gaps["start"] > after) & (self.gaps["start"] < clean)).any())
 
 
 def _gap(row: np.void) -> Gap:
@@ -163,24 +169,30 @@ def settle(standings: Mapping[int, Standing]) -> dict[int, Standing]:
     """Decides, for replicas of one partition, how far each shows its log.
 
     The high watermark in a directory is up to five seconds old, or of a broker that was killed. What another replica
-    knows to be committed is committed, so each one's is the highest, as far as it has come."""
+    knows to be committed is committed; what a cleaner has gone over is; and so is what all of them have, whoever leads.
+    """
     if not standings:
         return {}
     reference = standings[reference_of(standings)]
-    committed = max((each.high_watermark for each in standings.values()), default=0)
+    committed = max(
+        *(each.high_watermark for each in standings.values()),
+        *(each.replica.clean_offset or 0 for each in standings.values()),
+        min(each.end_offset for each in standings.values()),
+    )
     ahead = min(committed, reference.end_offset)
     settled = {}
     for number, each in standings.items():
-        high_watermark = each.high_watermark if each.replica.is_live else min(each.end_offset, committed)
+        committed_end = min(each.end_offset, committed)
         if each.end_offset >= ahead:
-            stable = each.events.last_stable_offset(high_watermark)
-            settled[number] = replace(each, high_watermark=high_watermark, visible_end=stable)
+            stable = each.events.last_stable_offset(committed_end)
+            settled[number] = replace(each, committed_end=committed_end, visible_end=stable)
             continue
         events = caught_up(each, reference)
         settled[number] = replace(
             each,
-            high_watermark=high_watermark,
+            committed_end=committed_end,
             events=events,
+            gaps=np.concatenate([each.gaps, _coming_gaps(each, reference)]),
             visible_end=events.last_stable_offset(ahead),
             lags=not each.is_current,
         )
@@ -196,6 +208,13 @@ def caught_up(standing: Standing, reference: Standing) -> TransactionEvents:
     later = theirs.open_first_offsets >= end
     rest = TransactionEvents(markers, theirs.open_producer_ids[later], theirs.open_first_offsets[later])
     return join_events([standing.events, rest])
+
+
+def _coming_gaps(standing: Standing, reference: Standing) -> Gaps:
+    """What it will not get."""
+    gaps: Gaps = reference.gaps[reference.gaps["end"] > standing.end_offset].copy()
+    gaps["start"] = np.maximum(gaps["start"], standing.end_offset)
+    return gaps
 
 
 def with_markers(claims: Sequence[AbortedClaim], events: TransactionEvents) -> tuple[AbortedClaim, ...]:

@@ -23,6 +23,7 @@ from sexton.compaction.transactions import TransactionIndex
 from sexton.records.batch import ControlType
 from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE
 from sexton.spark.fold_pass import IN_TRANSACTION, PENDING, Kind, Rows, contents_of, newest_of, outcomes
+from sexton.types import INT64_MAX
 
 NO_CODE = -1
 
@@ -64,6 +65,9 @@ class View:
     visible_end: int
     """Its last stable offset: its consumers see nothing from there on. May lie above its end."""
     markers: npt.NDArray[np.void]
+    committed_end: int = INT64_MAX
+    """From there on nothing is known to be committed. What it has there may have made its cleaner drop older records,
+    if its broker knew better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +185,12 @@ def _compare_aligned(
     is_behind = newest >= _column([view.end_offset for view in views])
     is_pinned = newest >= _column([view.visible_end for view in views])
     is_expired = ~has & (newest < _column([view.start_offset for view in views]))
-    counts = ~is_behind & ~is_pinned & ~is_expired
+    is_uncommitted = (hidden["code"] >> FLAG_BITS >= _column([view.committed_end for view in views])).any(axis=0)
+    counts = ~is_behind & ~is_pinned & ~is_expired & ~is_uncommitted
     shown = np.where(shows, codes & ~IN_TRANSACTION, NO_CODE)
     content = np.where(shows, visible["content"], np.uint64(0))
     differs = shows.any(axis=0) & (_spread(shown, counts) | _spread(content, counts))
-    is_pinned &= ~is_behind & shows.any(axis=0)
+    is_pinned &= ~is_behind & ~is_uncommitted & shows.any(axis=0)
     wanted = np.flatnonzero(differs | is_pinned.any(axis=0))
     differences = np.zeros(len(wanted), dtype=difference_dtype(len(views)))
     for name in ("first", "second"):
@@ -199,7 +204,7 @@ def _compare_aligned(
         key_count=int(shows.any(axis=0).sum()),
         patterns=_patterns(shows[:, differs]),
         retention_count=int((is_expired.any(axis=0) & shows.any(axis=0) & ~differs).sum()),
-        behind_counts=tuple(int(row.sum()) for row in is_behind & (newest >= 0)),
+        behind_counts=tuple(int(row.sum()) for row in (is_behind | is_uncommitted) & (newest >= 0)),
         pinned_counts=tuple(int(row.sum()) for row in is_pinned),
         differences=first_of(differences, limit),
     )
