@@ -33,6 +33,9 @@ PATIENCE_S: Final = 10.0
 """For what another broker has already written. A follower that runs has it within a second."""
 POLL_S: Final = 0.2
 
+INTERNAL: Final = "__"
+"""What the names of Kafka's own topics begin with."""
+
 WHY_SKIPPED: Final = {
     names.DirState.DELETE: "it is being deleted",
     names.DirState.STRAY: "its broker should not have it",
@@ -59,7 +62,7 @@ class FolderSource:
         """`topic` is a regular expression of whole names. Topics that are not compacted are skipped unless `everything`
         is asked for, where the metadata beside the partitions tells which they are. `suffix` goes to labels."""
         self._dirs = {broker: [path.resolve() for path in paths] for broker, paths in dirs.items()}
-        self._topic = re.compile(topic or ".*")
+        self._topic = _pattern(topic)
         self._everything = everything
         self._suffix = suffix
         self._found: dict[ReplicaId, _Found] = {}
@@ -120,7 +123,7 @@ class FolderSource:
             parsed = names.parse_partition_dir(directory.name)
         except NotALogError:
             return None
-        if parsed.topic == names.CLUSTER_METADATA_TOPIC or not self._topic.fullmatch(parsed.topic):
+        if parsed.topic == names.CLUSTER_METADATA_TOPIC or not self._is_wanted(parsed.topic):
             return None
         if parsed.state is not names.DirState.LIVE:
             self.skipped.append(Skipped(str(directory), WHY_SKIPPED[parsed.state]))
@@ -137,6 +140,12 @@ class FolderSource:
             return self._described(id, label)
         except SextonError as error:
             return Replica(id=id, label=label, place=str(directory), is_read=False, failure=error)
+
+    def _is_wanted(self, topic: str) -> bool:
+        """Internal topics only if a pattern names them."""
+        if self._topic is None:
+            return not topic.startswith(INTERNAL)
+        return self._topic.fullmatch(topic) is not None
 
     def _described(self, id: ReplicaId, label: str) -> Replica:
         found = self._found[id]
@@ -215,6 +224,15 @@ class FolderSource:
 
     def close(self) -> None:
         pass
+
+
+def _pattern(topic: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(topic) if topic else None
+    except re.error as error:
+        raise NotALogError(
+            f"this is no pattern ({error})", topic, "Write a regular expression: orders|users"
+        ) from error
 
 
 def _listed(log_dir: Path) -> list[Path]:

@@ -23,7 +23,9 @@ from pyspark import SparkContext
 
 from sexton.audit.judge import Counts, PartitionReport, judge
 from sexton.audit.keys import DifferingKey, OnReplica, Sight
-from sexton.audit.replica import AbortedClaim, Replica, ReplicaId, Skipped, Source
+from sexton.audit.only import Only
+from sexton.audit.replica import AbortedClaim, Replica, ReplicaId, Source
+from sexton.audit.report import Report
 from sexton.audit.standing import Standing, reference_of, settle, with_markers
 from sexton.compaction.transactions import join_events
 from sexton.records.batch import Batch
@@ -44,25 +46,6 @@ Progress = Callable[[str, int], None]
 
 
 def _ignore(step: str, tasks: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    partitions: tuple[PartitionReport, ...]
-    skipped: tuple[Skipped, ...] = ()
-    size_bytes: int = 0
-    """Of all replicas, as far as they were read."""
-    took_s: float = 0.0
-    began_ms: int = 0
-    hash_key: HashKey | None = None
-
-    @property
-    def is_diverged(self) -> bool:
-        return any(each.verdict.is_error for each in self.partitions)
-
-    @property
-    def is_judged(self) -> bool:
-        return all(each.verdict.is_judged for each in self.partitions)
 
 
 @dataclass(slots=True)
@@ -89,16 +72,16 @@ def audit(
     sources: Sequence[Source],
     *,
     confirm: int = CONFIRM_DEFAULT,
-    only: Sequence[bytes] | None = None,
+    only: Only | None = None,
     progress: Progress = _ignore,
 ) -> Report:
-    """`only` looks at these keys alone."""
     began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
     reports: dict[TopicPartition, PartitionReport] = {}
     size_bytes = 0
+    points = random_hash_key() if only is None else only.hash_key
     wanted: set[TopicPartition] | None = None
     for attempt in range(ATTEMPTS_MAX):
-        attempted = _Attempt(context, sources, wanted, confirm, only, progress)
+        attempted = _Attempt(context, sources, points, wanted, confirm, only, progress)
         reports.update(attempted.reports())
         size_bytes += attempted.size_bytes
         wanted = attempted.changed() if attempt + 1 < ATTEMPTS_MAX else set()
@@ -106,7 +89,8 @@ def audit(
             break
     skipped = [each for source in sources for each in getattr(source, "skipped", ())]
     ordered = tuple(reports[name] for name in sorted(reports))
-    return Report(ordered, tuple(dict.fromkeys(skipped)), size_bytes, time.monotonic() - began_s, began_ms)
+    took_s = time.monotonic() - began_s
+    return Report(ordered, points, tuple(dict.fromkeys(skipped)), size_bytes, took_s, began_ms)
 
 
 class _Attempt:
@@ -114,18 +98,18 @@ class _Attempt:
         self,
         context: SparkContext,
         sources: Sequence[Source],
+        points: HashKey,
         wanted: set[TopicPartition] | None,
         confirm: int,
-        only: Sequence[bytes] | None,
+        only: Only | None,
         progress: Progress,
     ) -> None:
         self._context = context
         self._confirm = confirm
         self._progress = progress
-        self._hash_key = random_hash_key()
-        self._only = (
-            None if only is None else np.array([hash_key(key, self._hash_key)[0] for key in only], dtype=np.uint64)
-        )
+        self._hash_key = points
+        self._only = None if only is None else np.array(sorted(only.firsts), dtype=np.uint64)
+        self._names = frozenset() if only is None else only.partitions
         self._members: list[_Member] = []
         self._unread: dict[TopicPartition, list[Replica]] = {}
         self._find(sources, wanted)
@@ -142,7 +126,7 @@ class _Attempt:
         taken: set[ReplicaId] = set()
         for source, replica in found:
             name = replica.id.topic_partition
-            if wanted is not None and name not in wanted:
+            if (wanted is not None and name not in wanted) or (self._names and replica.name not in self._names):
                 continue
             if not replica.is_read:
                 if replica.id not in read:

@@ -1,0 +1,176 @@
+"""`sexton audit`: whether the replicas of a cluster agree, key by key; if not, why, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from sexton.cli.broker import UsageError
+
+if TYPE_CHECKING:
+    from sexton.audit.replica import Source
+    from sexton.audit.report import Report
+
+DIVERGED: Final = 1
+NOT_ALL_JUDGED: Final = 3
+"""Exit codes. 0: the replicas agree."""
+
+DEFAULT_LIMIT: Final = 20
+DEFAULT_RATE_MB: Final = 50
+
+
+class AuditGroup(TyperGroup):
+    """`--dirs` takes all values that follow it: `--dirs 1=/mnt/b1 2=/mnt/b2`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return list(super().parse_args(ctx, spread(args)))
+
+
+def spread(arguments: Sequence[str]) -> list[str]:
+    """An option for each value, as the parser wants it."""
+    found: list[str] = []
+    is_inside = False
+    for argument in arguments:
+        if is_inside and "=" in argument and not argument.startswith("-"):
+            found += ["--dirs", argument]
+            continue
+        is_inside = argument == "--dirs"
+        if not is_inside:
+            found.append(argument)
+    return found
+
+
+app = typer.Typer(
+    cls=AuditGroup,
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    help="Whether the replicas of a cluster agree, key by key; if not, why, and what to do.",
+)
+
+
+@app.callback()
+def audit(
+    context: typer.Context,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Read the replicas from running brokers."),
+    ] = None,
+    dirs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dirs",
+            metavar="BROKER=DIR[,DIR]...",
+            help="Read them from the log directories of brokers, all of each broker's. With --bootstrap: of brokers "
+            "that are down.",
+        ),
+    ] = None,
+    topic: Annotated[str, typer.Option(metavar="REGEX", help="Topics, by their whole names.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also topics that are not compacted.")] = False,
+    command_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Kafka's client settings: security.protocol, sasl.*, ssl.*.")
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(min=0, metavar="MB/S", help="Read no faster from a broker; 0 for no limit.")
+    ] = DEFAULT_RATE_MB,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to read and pass on.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every differing key to a Parquet file.")
+    ] = None,
+    plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Write down how to repair what is wrong.")] = None,
+    only: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Look at the keys of an earlier --json report, or a key a line.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many differing keys; all are counted.")] = DEFAULT_LIMIT,
+    confirm: Annotated[
+        int, typer.Option(min=1, help="Look at so many differing keys of a partition again, and explain them.")
+    ] = 10_000,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Show keys and values, not only offsets and hashes.")
+    ] = False,
+    master: Annotated[str, typer.Option(help="The Spark cluster: local[*], spark://host:7077, yarn, ...")] = "local[*]",
+) -> None:
+    """Whether the replicas of a cluster agree, key by key; if not, why, and what to do.
+
+    Reads only, also from brokers that run. Exit code 0: they agree. 1: they do not. 3: not all could be judged.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if not bootstrap and not dirs:
+        raise UsageError("there is nothing to read", "", "Say --bootstrap host:9092, or --dirs 1=/mnt/b1 2=/mnt/b2")
+    from sexton.audit import only as only_keys
+    from sexton.audit import run
+    from sexton.cli import audit_output as output
+    from sexton.cli import show
+    from sexton.spark import session
+
+    wanted = None if only is None else only_keys.read(only)
+    spark = session.start("sexton audit", master)
+    tasks_count = spark.sparkContext.defaultParallelism
+    sources = _sources(bootstrap, dirs or [], topic, everything, command_config, rate, tasks_count)
+    try:
+        with show.spark_progress(spark.sparkContext, Console(stderr=True)) as progress:
+            report = run.audit(spark.sparkContext, sources, confirm=confirm, only=wanted, progress=progress)
+    finally:
+        for source in sources:
+            source.close()
+    if html is not None:
+        output.write_page(report, html, limit, shows_values=show_values)
+    if export is not None:
+        output.write_parquet(report, export, shows_values=show_values)
+    if plan is not None:
+        output.write_plan(report, plan, bootstrap)
+    if as_json:
+        output.print_json(report, limit, shows_values=show_values)
+    else:
+        output.print_tables(report, limit, shows_values=show_values)
+    leave(report)
+
+
+def leave(report: Report) -> None:
+    if report.is_diverged:
+        raise typer.Exit(DIVERGED)
+    if not report.is_judged:
+        raise typer.Exit(NOT_ALL_JUDGED)
+
+
+def _sources(
+    bootstrap: str | None,
+    dirs: Sequence[str],
+    topic: str,
+    everything: bool,
+    command_config: Path | None,
+    rate_mb: float,
+    tasks_count: int,
+) -> list[Source]:
+    """Brokers that answer go before their directories."""
+    from sexton.audit.folders import Dirs, FolderSource
+
+    sources: list[Source] = []
+    if bootstrap:
+        from sexton.audit.live.opening import live_source
+        from sexton.cli.connect import parse_bootstrap
+
+        sources.append(
+            live_source(
+                parse_bootstrap(bootstrap),
+                topic,
+                everything=everything,
+                command_config=command_config,
+                rate_bytes_per_s=rate_mb * 1_000_000 if rate_mb else None,
+                tasks_count=tasks_count,
+            )
+        )
+    if dirs:
+        of_broker = Dirs.parse(dirs).of_broker
+        if len(of_broker) < 2 and not bootstrap:
+            raise UsageError(
+                "one broker's directories have nothing to be compared with", "--dirs", "Name those of several brokers"
+            )
+        sources.append(FolderSource(of_broker, topic, everything=everything, suffix=" (files)" if bootstrap else ""))
+    return sources
