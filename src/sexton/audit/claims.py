@@ -110,6 +110,9 @@ def _against_own_markers(standing: Standing) -> Iterator[Finding]:
             continue
         if marker.first_data_offset < standing.start_offset or marker.offset >= standing.end_offset:
             continue
+        limit = standing.replica.aborted_below
+        if limit is not None and marker.first_data_offset >= limit:
+            continue
         mine = claims.get(place)
         if mine is None or mine.first_offset > marker.first_data_offset:
             lists = "does not list it" if mine is None else f"lists it from {mine.first_offset:,} on only"
@@ -155,6 +158,8 @@ def _open_ones(standing: Standing) -> Iterator[Finding]:
     """A transaction that the broker holds to be open, and whose marker its log has."""
     replica = standing.replica
     if replica.open_as_of is not None and replica.open_as_of != standing.end_offset:
+        return
+    if replica.is_live and replica.cut is None:  # its marker may have come between the question and the reading
         return
     for claim in replica.open:
         marker = standing.marker_ending(claim.producer_id, claim.first_offset)

@@ -99,6 +99,8 @@ class Replica:
     claims_are_complete: bool = False
     """Whether all claims there are have been asked for, or will come with the stretches, so that a missing one is a
     finding."""
+    aborted_below: int | None = None
+    """Of transactions that begin at or above it brokers were not asked whether they are aborted. None: of all."""
     is_read: bool = True
     """If not, `failure` or `skipped` says why, and the partition can at best agree among the others."""
     failure: SextonError | None = None

@@ -4,12 +4,11 @@
     read      one Spark job               every replica, once (``spark.fold_job``)
     tails     the same                    what came since, until each was read past all that any other had shown
     compare   the same                    keys on which replicas differ
+    again     the same                    until differences stand (``settling``), where brokers go on working
     look up   the driver                  the records of those keys again: what has changed meanwhile is dropped
     judge     pure                        what it is, and why
 
-Why the order cannot accuse wrongly: suppose A shows nothing of a key, B shows v, and both are as they should be. Then
-something below A's end made v go (a tombstone, an abort). B was read past A's end *afterwards* and still shows v, so B
-has not got it. And what A dropped because of something newer, A has, at an offset that B has been read past.
+Why the order cannot accuse wrongly is told where differences settle (``settling``).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from sexton.audit.keys import DifferingKey, OnReplica, Sight
 from sexton.audit.only import Only
 from sexton.audit.replica import AbortedClaim, Replica, ReplicaId, Source
 from sexton.audit.report import Report
+from sexton.audit.settling import LOOKS_MAX, ROWS_MAX, settled, unsettled
 from sexton.audit.standing import Standing, reference_of, settle, with_markers
 from sexton.compaction.transactions import join_events
 from sexton.records.batch import Batch
@@ -34,6 +34,7 @@ from sexton.records.keyhash import HashKey, hash_key, random_hash_key
 from sexton.spark.fold_compare import NO_CODE, Compared, View, Why
 from sexton.spark.fold_job import FoldJob, Side
 from sexton.spark.fold_pass import GAP, IN_TRANSACTION, StretchFacts
+from sexton.spark.stretches import Stretch
 from sexton.types import NO_OFFSET, TopicPartition
 
 CONFIRM_DEFAULT = 10_000
@@ -43,6 +44,8 @@ ATTEMPTS_MAX = 3
 """How often a partition is read whose leader changes meanwhile."""
 
 Progress = Callable[[str, int], None]
+
+AllStandings = dict[TopicPartition, dict[int, Standing]]
 
 
 def _ignore(step: str, tasks: int) -> None: ...
@@ -140,7 +143,15 @@ class _Attempt:
             self._context, [self._side(each) for each in self._members], self._hash_key, progress=self._progress
         )
         self._take(job.facts())
-        self._read_tails(job)
+        self._read_tails(job, self._ends())
+        standings, compared = self._compare(job)
+        busy: dict[TopicPartition, int] = {}
+        if any(each.replica.is_live for each in self._members):
+            standings, compared, busy = self._look_until_settled(job, standings, compared)
+        self.size_bytes = sum(facts.size_bytes for each in self._members for facts in each.facts)
+        return {name: self._report(name, standings[name], compared.get(name), busy.get(name, 0)) for name in standings}
+
+    def _compare(self, job: FoldJob) -> tuple[AllStandings, dict[TopicPartition, Compared]]:
         standings = {name: self._standings(name) for name in self._partitions}
         views: list[View | None] = [None] * len(self._members)
         for each in standings.values():
@@ -155,12 +166,32 @@ class _Attempt:
                 )
         ends = {number: view.visible_end for number, view in enumerate(views) if view is not None}
         job.index_again(ends, [facts for each in self._members for facts in each.facts])
-        compared = job.compare(views, self._confirm, self._only) if any(views) else {}
-        self.size_bytes = sum(facts.size_bytes for each in self._members for facts in each.facts)
-        return {
-            name: self._report(name, standings[name], compared.get(number))
-            for number, name in enumerate(self._partitions)
-        }
+        compared = job.compare(views, max(self._confirm, ROWS_MAX), self._only) if any(views) else {}
+        return standings, {self._partitions[number]: each for number, each in compared.items()}
+
+    def _look_until_settled(
+        self, job: FoldJob, standings: AllStandings, compared: dict[TopicPartition, Compared]
+    ) -> tuple[AllStandings, dict[TopicPartition, Compared], dict[TopicPartition, int]]:
+        """Looks again at partitions with brokers that go on working (`settling`)."""
+        before: dict[TopicPartition, Compared] = {}
+        for _ in range(LOOKS_MAX - 1):
+            open_ones = {name for name, each in compared.items() if self._is_unsettled(name, before.get(name), each)}
+            if not open_ones:
+                break
+            before = compared
+            self._read_tails(job, self._high_watermarks(open_ones))
+            standings, compared = self._compare(job)
+        busy = {}
+        for name in compared:
+            if self._is_live(name):
+                compared[name], busy[name] = settled(before.get(name), compared[name], self._confirm)
+        return standings, compared, busy
+
+    def _is_live(self, name: TopicPartition) -> bool:
+        return any(each.replica.is_live for each in self._of(name))
+
+    def _is_unsettled(self, name: TopicPartition, before: Compared | None, now: Compared) -> bool:
+        return self._is_live(name) and unsettled(before, now) > 0
 
     def changed(self) -> set[TopicPartition]:
         """Partitions whose leader is another than when they were found."""
@@ -189,30 +220,46 @@ class _Attempt:
         for each in facts:
             self._members[each.replica].facts.append(each)
 
-    def _read_tails(self, job: FoldJob) -> None:
-        """Until each replica was read past what any other had shown, as far as it comes."""
-        barriers = {
-            name: max(each.end_offset for each in self._of(name)) for name in self._partitions if self._of(name)
-        }
-        more = []
-        for source in {id(each.source): each.source for each in self._members}.values():
-            behind = {
-                each.replica.id: each
-                for each in self._members
-                if each.source is source
-                and not each.has_failed
-                and not each.replica.is_down
-                and each.end_offset < barriers[each.replica.id.topic_partition]
-            }
-            wanted = {id: barriers[id.topic_partition] for id in behind}
-            for replica in source.read_on(wanted) if wanted else ():
+    def _ends(self) -> dict[TopicPartition, int]:
+        """How far the furthest of each partition's replicas was read."""
+        return {name: max(each.end_offset for each in some) for name, some in self._by_partition.items()}
+
+    def _high_watermarks(self, names: set[TopicPartition]) -> dict[TopicPartition, int]:
+        """The highest there is now of each of these partitions, or how far they were read."""
+        ends = {name: end for name, end in self._ends().items() if name in names}
+        for source, members in self._by_source(lambda each: each.replica.id.topic_partition in names):
+            for now in source.now([each.replica.id for each in members]) if members[0].replica.is_live else ():
+                name = now.id.topic_partition
+                ends[name] = max(ends[name], now.high_watermark or 0)
+        return ends
+
+    def _read_tails(self, job: FoldJob, ends: Mapping[TopicPartition, int]) -> None:
+        """Until each replica was read to its partition's end, as far as it comes."""
+        more: list[Stretch] = []
+
+        def is_behind(each: _Member) -> bool:
+            end = ends.get(each.replica.id.topic_partition, 0)
+            return not each.has_failed and not each.replica.is_down and each.end_offset < end
+
+        for source, members in self._by_source(is_behind):
+            behind = {each.replica.id: each for each in members}
+            for replica in source.read_on({id: ends[id.topic_partition] for id in behind}):
                 member = behind[replica.id]
-                member.replica = replace(replica, log_start_offset=member.replica.log_start_offset)
-                more += member.source.stretches(replica, member.number, member.end_offset, None)
+                if replica.is_read:
+                    member.replica = replace(replica, log_start_offset=member.replica.log_start_offset)
+                    more += member.source.stretches(replica, member.number, member.end_offset, None)
         if more:
             self._take(job.add(more))
         for each in self._members:
-            each.is_current = each.end_offset >= barriers[each.replica.id.topic_partition]
+            if each.replica.id.topic_partition in ends:
+                each.is_current = each.end_offset >= ends[each.replica.id.topic_partition]
+
+    def _by_source(self, is_wanted: Callable[[_Member], bool]) -> list[tuple[Source, list[_Member]]]:
+        found: dict[int, tuple[Source, list[_Member]]] = {}
+        for each in self._members:
+            if is_wanted(each):
+                found.setdefault(id(each.source), (each.source, []))[1].append(each)
+        return list(found.values())
 
     def _of(self, name: TopicPartition) -> list[_Member]:
         return self._by_partition.get(name, [])
@@ -225,7 +272,7 @@ class _Attempt:
         return {**all_of_it, **settle(readable)}
 
     def _report(
-        self, name: TopicPartition, standings: Mapping[int, Standing], compared: Compared | None
+        self, name: TopicPartition, standings: Mapping[int, Standing], compared: Compared | None, busy_count: int
     ) -> PartitionReport:
         readable = sorted(number for number, each in standings.items() if each.failure is None)
         reference = reference_of({number: standings[number] for number in readable}) if readable else None
@@ -235,21 +282,22 @@ class _Attempt:
             keys, changed_count = self._looked_up(compared, readable)
             counts = Counts(
                 key_count=compared.key_count,
-                differing_count=compared.differing_count,
+                differing_count=compared.differing_count - busy_count,
                 retention_count=compared.retention_count,
                 behind=dict(zip(readable, compared.behind_counts, strict=True)),
                 pinned=dict(zip(readable, compared.pinned_counts, strict=True)),
                 changed_count=changed_count,
+                busy_count=busy_count,
             )
         return judge(name, standings, reference, self._unread.get(name, ()), keys, counts)
 
     def _looked_up(self, compared: Compared, readable: Sequence[int]) -> tuple[list[DifferingKey], int]:
         """The differing keys with their records; those that have changed meanwhile are counted instead."""
-        rows = compared.differences
+        rows = compared.differences[: self._confirm]
         found: dict[int, Mapping[int, Batch]] = {}
         for place, number in enumerate(readable):
-            codes = np.concatenate([rows["code"][:, place], rows["hidden"][:, place]]) if len(rows) else []
-            offsets = sorted({int(code) >> FLAG_BITS for code in codes if code != NO_CODE})
+            codes: list[int] = [*rows["code"][:, place].tolist(), *rows["hidden"][:, place].tolist()]
+            offsets = sorted({code >> FLAG_BITS for code in codes if code != NO_CODE})
             member = self._members[number]
             found[number] = member.source.look_up(member.replica, offsets) if offsets else {}
         keys, changed_count = [], 0

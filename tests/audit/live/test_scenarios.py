@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -48,11 +47,11 @@ def tell(system: str, scenario: Scenario, event: Event) -> None:
 async def audited_before_the_lead(spark: SparkSession, scenarios: Sequence[Scenario]) -> Report:
     def look(bootstrap: str, pattern: str) -> Report:
         with source_at(bootstrap, pattern) as source:
-            return audit(spark.sparkContext, [source], progress=lambda step, tasks: print(time.time(), step, tasks))
+            return audit(spark.sparkContext, [source])
 
     async with running([SYSTEM]) as worlds:
         bootstrap = worlds[SYSTEM].place(WARM_UP_TOPIC).bootstrap
-        # Kernels are loaded now: traces are gone soon after the last step, for tombstones and markers are kept for 0 ms.
+        # Kernels are loaded now: markers are kept for 0 ms, so that traces are gone soon after the last step.
         await asyncio.to_thread(look, bootstrap, WARM_UP_TOPIC)
         before = BeforeTheLead(len(scenarios))
         scripts = asyncio.ensure_future(run(worlds, lambda _: False, scenarios, tell, before=before))

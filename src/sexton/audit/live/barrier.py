@@ -1,13 +1,16 @@
 """The barrier: which replicas have everything that had ended in the leader's log at one moment. Pure: takes the time.
 
-The leader is asked once, in one answer, for its last stable offset (`cut`) and its high watermark (`barrier`). Every
-transaction that begins below the cut has ended below the barrier in the leader's log. A replica whose own high
-watermark has passed the barrier has all of that, so if its last stable offset is below the cut, it is stuck: not
-behind, stuck.
+One replica has said, in one answer, its last stable offset (`cut`) and its high watermark (`barrier`). Every
+transaction that begins below the cut has ended below the barrier in its log. A replica whose own high watermark has
+passed the barrier has all of that, so if its last stable offset is below the cut, it is stuck: not behind, stuck.
+
+The one that is held against the others is the one whose last stable offset is the highest, which is the leader, unless
+the leader is the one that is stuck.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -33,6 +36,18 @@ class Barrier:
     started_ms: int
     patience_ms: int = PATIENCE_MS
     _standing: dict[int, Standing] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        offsets: Mapping[int, tuple[int, int]],
+        in_sync: frozenset[int],
+        started_ms: int,
+        patience_ms: int = PATIENCE_MS,
+    ) -> Barrier:
+        """`offsets` are (last stable offset, high watermark) by broker; there is one at least."""
+        cut, barrier = max(offsets.values(), key=lambda pair: (pair[0], -pair[1]))
+        return cls(cut, barrier, in_sync, started_ms, patience_ms)
 
     def heard(self, broker: int, high_watermark: int, now_ms: int) -> Standing:
         """What a replica has said of itself. Who has passed stays so, for high watermarks do not go back."""

@@ -54,6 +54,8 @@ class LiveSource:
         self._cluster: LiveCluster | None = None
         self._barriers: dict[TopicPartition, Barrier] = {}
         self._sizes_bytes: Mapping[ReplicaId, int | None] = {}
+        self._listed_below: Mapping[ReplicaId, int] = {}
+        """Last stable offsets before anything was read: below them all was read as read_committed consumers do."""
 
     # ---- The source
 
@@ -118,8 +120,10 @@ class LiveSource:
         standings = await self._past_barriers(cluster, ids)
         _check_permission(standings)
         self._sizes_bytes = await cluster.sizes_bytes(ids)
-        claims = await cluster.claims([each for each in ids if isinstance(standings[each], Standing)])
-        return [*(self._replica(each, standings[each], claims.get(each)) for each in ids), *_not_compared(found)]
+        self._listed_below = {
+            each: standing.last_stable_offset for each, standing in standings.items() if isinstance(standing, Standing)
+        }
+        return [*await self._told(cluster, ids, standings), *_not_compared(found)]
 
     async def _past_barriers(
         self, cluster: LiveCluster, ids: Sequence[ReplicaId]
@@ -138,18 +142,20 @@ class LiveSource:
     def _make_barriers(
         self, cluster: LiveCluster, standings: Mapping[ReplicaId, Standing | SextonError]
     ) -> dict[TopicPartition, Barrier]:
-        barriers: dict[TopicPartition, Barrier] = {}
+        offsets: dict[TopicPartition, dict[int, tuple[int, int]]] = {}
         for replica, standing in standings.items():
-            info = cluster.partition(replica)
-            if info is not None and info.leader == replica.broker and isinstance(standing, Standing):
-                barriers[replica.topic_partition] = Barrier(
-                    cut=standing.last_stable_offset,
-                    barrier=standing.high_watermark,
-                    in_sync=frozenset(info.isr),
-                    started_ms=_now_ms(),
-                    patience_ms=self._patience_ms,
-                )
-        return barriers
+            if isinstance(standing, Standing):
+                pair = standing.last_stable_offset, standing.high_watermark
+                offsets.setdefault(replica.topic_partition, {})[replica.broker] = pair
+        return {
+            name: Barrier.of(known, self._in_sync(cluster, name), _now_ms(), self._patience_ms)
+            for name, known in offsets.items()
+        }
+
+    @staticmethod
+    def _in_sync(cluster: LiveCluster, name: TopicPartition) -> frozenset[int]:
+        info = cluster.client.metadata.leader(*name)
+        return frozenset() if info is None else frozenset(info.isr)
 
     def _must_wait(self, replica: ReplicaId, standing: Standing | SextonError) -> bool:
         barrier = self._barriers.get(replica.topic_partition)
@@ -176,7 +182,7 @@ class LiveSource:
                 break
             if missing:
                 await asyncio.sleep(POLL_S)
-        return [self._replica(each, standings[each]) for each in wanted]
+        return await self._told(cluster, list(wanted), standings)
 
     def _catches_up(self, replica: ReplicaId) -> bool:
         """Nobody waits for a replica that is not in sync: it may take hours."""
@@ -193,7 +199,12 @@ class LiveSource:
     async def _now(self, ids: Sequence[ReplicaId]) -> list[Replica]:
         cluster = await self._open()
         await cluster.refresh(sorted({each.topic for each in ids}))
-        standings = await self._standings(cluster, ids)
+        return await self._told(cluster, ids, await self._standings(cluster, ids))
+
+    async def _told(
+        self, cluster: LiveCluster, ids: Sequence[ReplicaId], standings: Mapping[ReplicaId, Standing | SextonError]
+    ) -> list[Replica]:
+        """What brokers hold to be open is asked for last: whatever ends before the barrier has ended by then."""
         claims = await cluster.claims([each for each in ids if isinstance(standings[each], Standing)])
         return [self._replica(each, standings[each], claims.get(each)) for each in ids]
 
@@ -220,10 +231,11 @@ class LiveSource:
             high_watermark=None if told is None else told.high_watermark,
             last_stable_offset=None if told is None else told.last_stable_offset,
             log_end_offset=None if told is None else told.log_end_offset,
-            cut=barrier.cut if has_passed and barrier is not None else None,
-            barrier=barrier.barrier if has_passed and barrier is not None else None,
+            cut=barrier.cut if barrier is not None and has_passed else None,
+            barrier=barrier.barrier if barrier is not None and has_passed else None,
             open=claims.open if claims is not None else (),
             claims_are_complete=claims is not None and claims.is_complete,
+            aborted_below=self._listed_below.get(replica),
             is_read=told is not None,
             failure=standing if isinstance(standing, SextonError) else None,
         )
