@@ -34,6 +34,7 @@ from sexton.records.keyhash import HashKey, hash_key, random_hash_key
 from sexton.spark.fold_compare import NO_CODE, Compared, View, Why
 from sexton.spark.fold_job import FoldJob, Side
 from sexton.spark.fold_pass import GAP, IN_TRANSACTION, StretchFacts
+from sexton.spark.stretches import Stretch
 from sexton.types import NO_OFFSET, TopicPartition
 
 CONFIRM_DEFAULT = 10_000
@@ -194,7 +195,7 @@ class _Attempt:
         barriers = {
             name: max(each.end_offset for each in self._of(name)) for name in self._partitions if self._of(name)
         }
-        more = []
+        more: list[Stretch] = []
         for source in {id(each.source): each.source for each in self._members}.values():
             behind = {
                 each.replica.id: each
@@ -248,8 +249,8 @@ class _Attempt:
         rows = compared.differences
         found: dict[int, Mapping[int, Batch]] = {}
         for place, number in enumerate(readable):
-            codes = np.concatenate([rows["code"][:, place], rows["hidden"][:, place]]) if len(rows) else []
-            offsets = sorted({int(code) >> FLAG_BITS for code in codes if code != NO_CODE})
+            codes: set[int] = {*rows["code"][:, place].tolist(), *rows["hidden"][:, place].tolist()}
+            offsets = sorted({code >> FLAG_BITS for code in codes if code != NO_CODE})
             member = self._members[number]
             found[number] = member.source.look_up(member.replica, offsets) if offsets else {}
         keys, changed_count = [], 0
