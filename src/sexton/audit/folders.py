@@ -331,9 +331,12 @@ def _batches_at(stretch: FileStretch, wanted: np.ndarray[tuple[int], np.dtype[np
         try:
             for table in scan(piece.data, 0, len(piece.data), piece.place, check_crc=False):
                 rows = np.searchsorted(table["last_offset"], wanted)
+                decoded: dict[int, Batch] = {}
                 for offset, row in zip(wanted.tolist(), rows.tolist(), strict=True):
                     if row < len(table) and table["base_offset"][row] <= offset:
-                        found[offset] = decode(view, int(table["position"][row]), piece.place)
+                        if row not in decoded:
+                            decoded[row] = decode(view, int(table["position"][row]), piece.place)
+                        found[offset] = decoded[row]
                 if table["last_offset"][-1] >= wanted[-1]:
                     return found
         except SextonError:

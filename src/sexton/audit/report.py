@@ -12,7 +12,7 @@ from typing import Any
 
 from sexton.audit.classes import Class
 from sexton.audit.judge import Case, Finding, PartitionReport, Verdict
-from sexton.audit.keys import OnReplica, Sight
+from sexton.audit.keys import Sight
 from sexton.audit.replica import Replica, Skipped
 from sexton.audit.standing import Standing
 from sexton.errors import SextonError
@@ -167,14 +167,12 @@ def case_dict(report: PartitionReport, case: Case, *, shows_values: bool) -> dic
             if each.hidden is not None
         },
         "tombstones": {
-            report.label(number): each.newest.offset for number, each in key.replicas.items() if _is_deleted(each)
+            report.label(number): each.newest.offset
+            for number, each in key.replicas.items()
+            if each.newest is not None and each.newest.is_tombstone
         },
         "facts": _plain(explained.facts),
     }
-
-
-def _is_deleted(each: OnReplica) -> bool:
-    return each.newest is not None and each.newest.is_tombstone
 
 
 def _sight_dict(sight: Sight | None, shows_values: bool) -> dict[str, Any] | None:

@@ -14,31 +14,36 @@ Why the order cannot accuse wrongly is told where differences settle (``settling
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pyspark import SparkContext
 
+from sexton.audit.again import read_again
+from sexton.audit.claims import WrongClaim, wrong_claims
 from sexton.audit.judge import Counts, PartitionReport, judge
-from sexton.audit.keys import DifferingKey, OnReplica, Sight
+from sexton.audit.keys import DifferingKey
 from sexton.audit.only import Only
-from sexton.audit.replica import AbortedClaim, Replica, ReplicaId, Source
+from sexton.audit.replica import Replica, ReplicaId, Source
 from sexton.audit.report import Report
+from sexton.audit.seen import looked_up_key, standing_of, view_of
 from sexton.audit.settling import LOOKS_MAX, ROWS_MAX, settled, unsettled
-from sexton.audit.standing import Standing, reference_of, settle, with_markers
-from sexton.compaction.transactions import join_events
+from sexton.audit.standing import Standing, reference_of, settle
 from sexton.records.batch import Batch
-from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE
-from sexton.records.keyhash import HashKey, hash_key, random_hash_key
-from sexton.spark.fold_compare import NO_CODE, Compared, View, Why
+from sexton.records.kernels.keys import FLAG_BITS
+from sexton.records.keyhash import HashKey, random_hash_key
+from sexton.spark.fold_compare import NO_CODE, Compared, View
 from sexton.spark.fold_job import FoldJob, Side
-from sexton.spark.fold_pass import GAP, IN_TRANSACTION, StretchFacts
+from sexton.spark.fold_pass import StretchFacts
 from sexton.spark.stretches import Stretch
-from sexton.types import NO_OFFSET, TopicPartition
+from sexton.types import TopicPartition
 
 CONFIRM_DEFAULT = 10_000
 """Differing keys of a partition that are looked at again and explained; the rest are counted."""
+
+CLAIM_LOOKS = 2
+"""How often what a running broker lists wrongly is looked at again, before it is told."""
 
 ATTEMPTS_MAX = 3
 """How often a partition is read whose leader changes meanwhile."""
@@ -157,13 +162,7 @@ class _Attempt:
         for each in standings.values():
             readable = {number: one for number, one in each.items() if one.failure is None}
             for number, standing in readable.items() if len(readable) > 1 else ():
-                views[number] = View(
-                    standing.start_offset,
-                    standing.end_offset,
-                    standing.visible_end,
-                    standing.events.markers,
-                    max(standing.committed_end, standing.end_offset) if standing.lags else standing.committed_end,
-                )
+                views[number] = view_of(standing)
         ends = {number: view.visible_end for number, view in enumerate(views) if view is not None}
         job.index_again(ends, [facts for each in self._members for facts in each.facts])
         compared = job.compare(views, max(self._confirm, ROWS_MAX), self._only) if any(views) else {}
@@ -267,7 +266,9 @@ class _Attempt:
     # ---- What was seen ----
 
     def _standings(self, name: TopicPartition) -> dict[int, Standing]:
-        all_of_it = {each.number: _standing(each) for each in self._of(name)}
+        all_of_it = {
+            each.number: standing_of(each.replica, each.facts, is_current=each.is_current) for each in self._of(name)
+        }
         readable = {number: each for number, each in all_of_it.items() if each.failure is None}
         return {**all_of_it, **settle(readable)}
 
@@ -289,105 +290,39 @@ class _Attempt:
                 changed_count=changed_count,
                 busy_count=busy_count,
             )
-        return judge(name, standings, reference, self._unread.get(name, ()), keys, counts)
+        together = {number: standings[number] for number in readable}
+        claims = [each for each in wrong_claims(together) if self._is_still_claimed(each, together)]
+        return judge(name, standings, reference, self._unread.get(name, ()), keys, counts, claims)
+
+    def _is_still_claimed(self, claim: WrongClaim, standings: Mapping[int, Standing]) -> bool:
+        """A broker's list and its markers come one after the other, and its cleaner takes both: so they are read again,
+        just these."""
+        member = self._members[claim.replica]
+        if not member.replica.is_live:
+            return True
+        for _ in range(CLAIM_LOOKS):
+            again = read_again(member.source, standings[claim.replica], claim)
+            if again is None:
+                return False
+            found = wrong_claims({**standings, claim.replica: again})
+            if not any(each.replica == claim.replica and each.facts == claim.facts for each in found):
+                return False
+        return True
 
     def _looked_up(self, compared: Compared, readable: Sequence[int]) -> tuple[list[DifferingKey], int]:
         """The differing keys with their records; those that have changed meanwhile are counted instead."""
         rows = compared.differences[: self._confirm]
         found: dict[int, Mapping[int, Batch]] = {}
         for place, number in enumerate(readable):
-            codes: list[int] = [*rows["code"][:, place].tolist(), *rows["hidden"][:, place].tolist()]
+            codes: set[int] = {*rows["code"][:, place].tolist(), *rows["hidden"][:, place].tolist()}
             offsets = sorted({code >> FLAG_BITS for code in codes if code != NO_CODE})
             member = self._members[number]
             found[number] = member.source.look_up(member.replica, offsets) if offsets else {}
         keys, changed_count = [], 0
         for row in rows:
-            key = _differing_key(row, readable, found, self._hash_key)
+            key = looked_up_key(row, readable, found, self._hash_key)
             if key is None:
                 changed_count += 1
             else:
                 keys.append(key)
         return keys, changed_count
-
-
-def _standing(member: _Member) -> Standing:
-    parts = sorted(
-        (each for each in member.facts if each.first_offset != NO_OFFSET), key=lambda facts: facts.first_offset
-    )
-    events = join_events([each.events for each in parts])
-    end = max((each.end_offset for each in parts), default=member.replica.log_start_offset)
-    claims = [*member.replica.aborted, *(AbortedClaim(*each) for facts in parts for each in facts.aborted)]
-    known = member.replica.high_watermark
-    return Standing(
-        replica=member.replica,
-        events=events,
-        gaps=np.concatenate([np.zeros(0, dtype=GAP), *_gaps(parts, member.replica.log_start_offset)]),
-        end_offset=end,
-        high_watermark=end if known is None else min(end, known),
-        is_current=member.is_current,
-        aborted=with_markers(claims, events),
-        record_count=sum(each.record_count for each in parts),
-        keyless_count=sum(each.keyless_count for each in parts),
-        size_bytes=sum(each.size_bytes for each in parts),
-        notes=tuple(note for each in member.facts for note in each.notes),
-        failure=next((each.failure for each in member.facts if each.failure is not None), None),
-    )
-
-
-def _gaps(parts: Sequence[StretchFacts], start: int) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
-    """Those inside of stretches, and between them."""
-    time_ms = -1
-    for each in parts:
-        if each.first_offset > start:
-            yield np.array([(start, each.first_offset, time_ms, each.max_timestamp_ms)], dtype=GAP)
-        yield each.gaps
-        start, time_ms = each.end_offset, each.max_timestamp_ms
-
-
-# ---- Records of differing keys ----
-
-
-def _differing_key(
-    row: np.void, readable: Sequence[int], found: Mapping[int, Mapping[int, Batch]], key: HashKey
-) -> DifferingKey | None:
-    """None if a record is not there any more, or is another one."""
-    hashed = int(row["first"]), int(row["second"])
-    replicas = {}
-    for place, number in enumerate(readable):
-        newest, hidden = int(row["code"][place]), int(row["hidden"][place])
-        seen = _sight(newest, found[number], hashed, key)
-        if newest != NO_CODE and not newest & TOMBSTONE and seen is None:
-            return None
-        replicas[number] = OnReplica(
-            seen or (None if newest == NO_CODE else sight_of_code(newest)),
-            int(row["content"][place]),
-            _sight(hidden, found[number], hashed, key),
-        )
-    return DifferingKey(*hashed, replicas, is_pinned=int(row["why"]) == Why.PINNED)
-
-
-def sight_of_code(code: int) -> Sight:
-    """What an entry tells by itself."""
-    return Sight(code >> FLAG_BITS, bool(code & TOMBSTONE), bool(code & IN_TRANSACTION))
-
-
-def _sight(code: int, batches: Mapping[int, Batch], hashed: tuple[int, int], key: HashKey) -> Sight | None:
-    if code == NO_CODE or (batch := batches.get(code >> FLAG_BITS)) is None:
-        return None
-    record = next((each for each in batch.records if each.offset == code >> FLAG_BITS), None)
-    if record is None or record.key is None or hash_key(record.key, key) != hashed:
-        return None
-    has_sequence = batch.base_sequence >= 0
-    return Sight(
-        offset=record.offset,
-        is_tombstone=record.is_tombstone,
-        is_transactional=batch.is_transactional,
-        key=record.key,
-        value=record.value,
-        timestamp_ms=record.timestamp_ms,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        sequence=batch.base_sequence + record.offset - batch.base_offset if has_sequence else -1,
-        leader_epoch=batch.leader_epoch,
-        was_looked_up=True,
-    )

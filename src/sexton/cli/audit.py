@@ -109,6 +109,10 @@ def audit(
     from sexton.cli import show
     from sexton.spark import session
 
+    if export is not None:
+        from sexton.audit.export import KEYS_MAX
+
+        confirm = max(confirm, KEYS_MAX)
     wanted = None if only is None else only_keys.read(only)
     spark = session.start("sexton audit", master)
     tasks_count = spark.sparkContext.defaultParallelism

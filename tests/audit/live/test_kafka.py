@@ -19,9 +19,6 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from tests.audit.live.reading import read, source_at
-from tests.certificates import Authority
-from tests.secure_kafka import LOGINS, jaas, secure_settings
 
 from sexton.audit.live import requests
 from sexton.audit.live.connecting import Connecting
@@ -34,6 +31,9 @@ from sexton.client.fetching import READ_UNCOMMITTED
 from sexton.client.security.properties import Security, security_of
 from sexton.harness.kafka import KafkaCluster
 from sexton.harness.proxy import FETCH, Liar, Proxy, Request
+from tests.audit.live.reading import read, source_at
+from tests.certificates import Authority
+from tests.secure_kafka import LOGINS, jaas, secure_settings
 
 pytestmark = pytest.mark.kafka
 

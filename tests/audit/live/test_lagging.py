@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from tests.audit.live.reading import read, source_at
 
 from sexton.audit.live.source import LiveSource
 from sexton.audit.replica import Replica
 from sexton.harness.kafka import KafkaCluster
+from tests.audit.live.reading import read, source_at
 
 pytestmark = pytest.mark.kafka
 

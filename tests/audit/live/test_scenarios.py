@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.audit.live.reading import source_at
 
 from sexton.audit.classes import Class
 from sexton.audit.judge import PartitionReport, Verdict
@@ -18,6 +17,7 @@ from sexton.reproduce.scenarios import SCENARIOS, Scenario
 from sexton.reproduce.script import Event, Kind
 from sexton.reproduce.systems import running
 from sexton.reproduce.world import AWAY
+from tests.audit.live.reading import source_at
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 

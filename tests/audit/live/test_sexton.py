@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
-from tests.audit.live.reading import read, source_at
 
 from sexton.audit.live.source import LiveSource
 from sexton.audit.replica import Replica
 from sexton.harness.brokers import SextonCluster
+from tests.audit.live.reading import read, source_at
 
 pytestmark = pytest.mark.cluster
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
-from tests.audit.live.load import load
-from tests.audit.live.reading import source_at
 
 from sexton.audit.classes import Class
 from sexton.audit.judge import PartitionReport, Verdict
@@ -19,6 +17,8 @@ from sexton.audit.live.connecting import Connecting
 from sexton.audit.run import audit
 from sexton.client.raw import raw_batches
 from sexton.harness.kafka import KafkaCluster
+from tests.audit.live.load import load
+from tests.audit.live.reading import source_at
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
@@ -98,7 +98,8 @@ def test_nobody_is_accused_who_is_right_and_who_is_wrong_is_accused_each_time(
     with load(kafka.bootstrap, TOPIC, 2) as working:
         for number in range(AUDITS_COUNT):
             found = look(spark, kafka)
-            print(number, {name: (each.verdict, each.counts, each.notes) for name, each in found.items()})
+            for each in found.values():
+                print(number, each.name, each.verdict, each.counts, [finding.because for finding in each.findings])
             assert not found[1].verdict.is_error, found[1]
             assert not found[1].cases
             assert not found[1].findings
