@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from sexton.cli.audit_watch import watch
 from sexton.cli.broker import UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Whether the replicas of a cluster agree, key by key; if not, why, and what to do.",
 )
+
+
+app.command("watch")(watch)
 
 
 @app.callback()

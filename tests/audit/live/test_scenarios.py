@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 
 from sexton.audit.classes import Class
 from sexton.audit.judge import PartitionReport, Verdict
-from sexton.audit.run import Report, audit
+from sexton.audit.report import Report
+from sexton.audit.run import audit
 from sexton.reproduce.live import WARM_UP_TOPIC
 from sexton.reproduce.run import run
 from sexton.reproduce.scenarios import SCENARIOS, Scenario

@@ -17,6 +17,7 @@ from sexton.audit.live.connecting import Connecting
 from sexton.audit.run import audit
 from sexton.client.raw import raw_batches
 from sexton.harness.kafka import KafkaCluster
+from sexton.harness.properties import Settings
 from tests.audit.live.load import load
 from tests.audit.live.reading import source_at
 
@@ -24,15 +25,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
 TOPIC = "users"
 PLANTED = b"planted"
-CLEANED = {
+CLEANED: Settings = {
     "cleanup.policy": "compact",
     "delete.retention.ms": 0,
     "segment.ms": 300,
     "min.cleanable.dirty.ratio": 0.01,
     "max.compaction.lag.ms": 500,
 }
-EAGER = {"log.cleaner.backoff.ms": 50, "producer.id.expiration.ms": 10_000}
-AUDITS_COUNT = 5
+EAGER: Settings = {"log.cleaner.backoff.ms": 50, "producer.id.expiration.ms": 10_000}
+AUDITS_COUNT = 3
 BAD = 3
 
 
