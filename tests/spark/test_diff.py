@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sexton.compaction import survey
 from sexton.compaction.kernels.contents import CONTENT, buckets_of, hash_contents
 from sexton.compaction.reference import compact, fold_by_key
 from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE

@@ -1,4 +1,4 @@
-"""From what tasks found to what an audit judges: replicas from the facts of their stretches, keys from rows of codes."""
+"""From what tasks found to what an audit judges: replicas from facts of their stretches, keys from rows of codes."""
 
 from __future__ import annotations
 

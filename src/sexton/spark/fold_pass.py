@@ -93,7 +93,7 @@ class Rows:
     first_offset: int
     end_offset: int
     kind: Kind
-    payload: bytes
+    payload: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
