@@ -57,6 +57,21 @@ def test_a_committed_value_whose_marker_follows_at_once_was_deleted(tmp_path: Pa
     assert (case.explained.is_class, case.explained.is_sure) == (Class.TOMBSTONE, True)
 
 
+def test_of_two_that_were_away_the_one_that_was_not_is_right(tmp_path: Path) -> None:
+    stale = On([ALICE, FILLER])
+    report = judged(tmp_path, On([FILLER], clean=8), stale, stale)
+    case = the_case(report)
+    assert (case.explained.is_class, wrong_brokers(report, case)) == (Class.TOMBSTONE, [2, 3])
+
+
+def test_replicas_that_were_copied_a_moment_earlier_have_a_vote(tmp_path: Path) -> None:
+    """The one that is wrong has got further, and its own cleaner has been everywhere."""
+    cleaned, later = On([FILLER], clean=8), data((b"later", b"1"), at=9)
+    report = judged(tmp_path, cleaned, cleaned, On([ALICE, FILLER, later], clean=9))
+    case = the_case(report)
+    assert (case.explained.is_class, wrong_brokers(report, case)) == (Class.TOMBSTONE, [3])
+
+
 # ---- 2: a COMMIT ends what was aborted ----
 
 

@@ -57,36 +57,49 @@ def explain(key: DifferingKey, standings: Standings, reference: int, mismatches:
 
 
 def _right(key: DifferingKey, standings: Standings, reference: int) -> tuple[list[int], str]:
-    """Most of those that are up to date; if there is no most, the leader's side. Who lags, or is down, has no vote as
-    long as another is up to date."""
-    voters = [each for each in key.replicas if not _is_predicted(standings[each], standings)] or list(key.replicas)
-    groups = {value: [each for each in members if each in voters] for value, members in key.groups().items()}
-    largest = max(len(members) for members in groups.values())
-    most = [value for value, members in groups.items() if len(members) == largest]
+    """Which replicas we hold to be right, and why. What their logs prove comes first, then how many they are: a
+    majority may have been away together."""
+    groups = key.groups()
+    away = _were_away(key, standings)
+    if away:
+        return [number for number in key.replicas if number not in away], (
+            "it has compacted what came after, where the other has a hole that it has copied"
+        )
+    voters = [each for each in key.replicas if _votes(standings[each], standings)] or list(key.replicas)
+    votes = {value: sum(each in voters for each in members) for value, members in groups.items()}
+    most = [value for value, count in votes.items() if count == max(votes.values())]
     if len(most) == 1:
-        rest = key.groups()[most[0]]
-        is_only = len(voters) < 2 or largest == len(voters)
-        return rest, "it is up to date" if is_only else f"{largest} of {len(voters)} agree"
-    by_compaction = _side_that_compacted(key, standings)
-    if by_compaction is not None:
-        return by_compaction, "it has compacted what came after, and the other has a hole there"
-    return key.groups()[key.replicas[reference].value], (
+        is_only = votes[most[0]] == len(voters)
+        return groups[most[0]], "it is up to date" if is_only else f"{votes[most[0]]} of {len(voters)} agree"
+    if None in groups and len(groups) == 2 and _has_compacted(key, groups[None], standings):
+        return groups[None], "it has compacted what came after"
+    return groups[key.replicas[reference].value], (
         "it leads" if standings[reference].replica.is_leader else "its log reaches furthest, in the latest epoch"
     )
 
 
-def _side_that_compacted(key: DifferingKey, standings: Standings) -> list[int] | None:
-    """Of two sides, one that shows nothing: its cleaner has been there, and the other copied what it left."""
-    nothing = key.groups().get(None)
-    if nothing is None or len(key.groups()) != 2:
-        return None
+def _votes(standing: Standing, standings: Standings) -> bool:
+    """One that is down while others run, or that runs out of sync, tells of another time."""
+    is_apart = standing.replica.is_down and any(not each.replica.is_down for each in standings.values())
+    return not is_apart and standing.replica.is_in_sync is not False
+
+
+def _were_away(key: DifferingKey, standings: Standings) -> list[int]:
+    """Those that show something, if the others' cleaners have gone over it, and these have holes after it that no
+    cleaner of theirs has made."""
+    groups = key.groups()
+    if None not in groups or len(groups) != 2 or not _has_compacted(key, groups[None], standings):
+        return []
+    rest = [number for number in key.replicas if number not in groups[None]]
     offset = key.newest_offset
-    others = [number for number in key.replicas if number not in nothing]
-    if all((standings[each].replica.clean_offset or 0) > offset for each in nothing) and all(
-        standings[each].holes(offset) for each in others
-    ):
-        return nothing
-    return None
+    copied = [number for number in rest if standings[number].holes(offset)]
+    if len(copied) < len(rest) or any(standings[number].may_have_cleaned(offset) for number in rest):
+        return []
+    return rest
+
+
+def _has_compacted(key: DifferingKey, numbers: Sequence[int], standings: Standings) -> bool:
+    return all((standings[each].replica.clean_offset or 0) > key.newest_offset for each in numbers)
 
 
 def _is_predicted(standing: Standing, standings: Standings) -> bool:

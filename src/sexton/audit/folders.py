@@ -235,6 +235,15 @@ def _pattern(topic: str) -> re.Pattern[str] | None:
         ) from error
 
 
+def broker_of(log_dirs: Sequence[Path]) -> int | None:
+    """By what its directories say of themselves."""
+    for log_dir in log_dirs:
+        found = checkpoints.read_meta_properties(log_dir / checkpoints.META_PROPERTIES)
+        if found is not None and found.node_id is not None:
+            return found.node_id
+    return None
+
+
 def _listed(log_dir: Path) -> list[Path]:
     try:
         return sorted(path for path in log_dir.iterdir() if path.is_dir())

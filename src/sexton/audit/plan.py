@@ -130,8 +130,8 @@ def _rebuild(repair: _Repair, server: str) -> Iterator[str]:
 def _wipe(repair: _Repair, down: Sequence[Standing]) -> Iterator[str]:
     brokers = _brokers([each.replica.id.broker for each in down])
     yield f"**1. Before {brokers} starts again:** move its copy aside. It copies the partition anew when it starts."
-    yield "As long as it is down and the others serve, nothing is wrong for consumers. Brokers that are right start first:"
-    yield "an empty replica must not be the one to lead."
+    yield "As long as it is down and the others serve, nothing is wrong for consumers. Brokers that are right"
+    yield "start first: an empty replica must not be the one to lead."
     yield ""
     yield from _shell(
         *(

@@ -68,7 +68,7 @@ class _Member:
 
     @property
     def end_offset(self) -> int:
-        return max((each.end_offset for each in self.facts), default=0)
+        return max((each.end_offset for each in self.facts), default=self.replica.log_start_offset)
 
     @property
     def has_failed(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from typer.core import TyperGroup
 
 from sexton.cli.audit_watch import watch
@@ -137,6 +138,84 @@ def audit(
         output.print_json(report, limit, shows_values=show_values)
     else:
         output.print_tables(report, limit, shows_values=show_values)
+    leave(report)
+
+
+@app.command("index")
+def index(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="All log directories of one broker, of this machine.")
+    ],
+    plan: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="What all machines of an audit share. Made if it is not there: copy it on."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The fold: 32 bytes a key.")],
+    broker: Annotated[
+        int | None, typer.Option(min=0, help="The broker's id, where its meta.properties does not say.")
+    ] = None,
+    topic: Annotated[str, typer.Option(metavar="REGEX", help="Topics, by their whole names.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also topics that are not compacted.")] = False,
+    master: Annotated[str, typer.Option(help="The Spark cluster: local[*], spark://host:7077, yarn, ...")] = "local[*]",
+) -> None:
+    """Fold this machine's replicas into a file for `compare`, so that no data has to travel.
+
+    Exit code 3: some of them could not be read; the file says which.
+    """
+    from sexton.audit import travelling
+    from sexton.audit.folders import FolderSource, broker_of
+    from sexton.audit.folds import Plan
+    from sexton.cli import show
+    from sexton.spark import session
+
+    number = broker_of(directories) if broker is None else broker
+    if number is None:
+        raise UsageError("nothing here says which broker this is", str(directories[0]), "Say it: --broker 1")
+    source = FolderSource({number: directories}, topic, everything=everything)
+    shared = Plan.shared(plan)
+    spark = session.start("sexton audit index", master)
+    with show.spark_progress(spark.sparkContext, Console(stderr=True)) as progress:
+        standings = travelling.index(spark.sparkContext, source, shared, output, progress=progress)
+    failed = [each for each in standings.values() if each.failure is not None]
+    console = show.results(highlight=False)
+    for each in failed:
+        console.print(f"{escape(each.replica.name)}: [yellow]{escape(str(each.failure))}[/]", soft_wrap=True)
+    logs_text = show.bytes_text(sum(each.size_bytes for each in standings.values()))
+    fold_text = f"{show.bytes_text(output.stat().st_size)} in {escape(str(output))}"
+    console.print(f"{len(standings):,} replicas of broker {number}, {logs_text} of logs: {fold_text}", soft_wrap=True)
+    if failed:
+        raise typer.Exit(NOT_ALL_JUDGED)
+
+
+@app.command("compare")
+def compare(
+    folds: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Folds made by `index`, one a broker.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to read and pass on.")] = None,
+    plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Write down how to repair what is wrong.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many differing keys; all are counted.")] = DEFAULT_LIMIT,
+    confirm: Annotated[int, typer.Option(min=1, help="Explain so many differing keys of a partition.")] = 10_000,
+) -> None:
+    """Compare folds that `index` has made of brokers' log directories.
+
+    They have no records, only hashes: `--json` and then `sexton audit --only` on the machines names the keys. Exit code
+    0: they agree. 1: they do not. 3: not all could be judged.
+    """
+    if len(folds) < 2:
+        raise UsageError("one fold has nothing to be compared with", str(folds[0]), "Name those of several brokers")
+    from sexton.audit import travelling
+    from sexton.cli import audit_output as output
+
+    with Console(stderr=True).status("comparing") as status:
+        report = travelling.compare(folds, limit=confirm, progress=lambda name: status.update(f"comparing {name}"))
+    if html is not None:
+        output.write_page(report, html, limit, shows_values=False)
+    if plan is not None:
+        output.write_plan(report, plan, None)
+    if as_json:
+        output.print_json(report, limit, shows_values=False)
+    else:
+        output.print_tables(report, limit, shows_values=False)
     leave(report)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -121,6 +121,39 @@ def fold_bucket(rows: Iterable[Rows], view: View) -> Folded:
             into = visible if is_below and row.kind == Kind.VISIBLE else hidden
             into.append(np.frombuffer(row.payload, dtype=CONTENT))
     return Folded(newest_of(visible), newest_of(hidden))
+
+
+def merged(rows: Sequence[Rows], view: View) -> list[Rows]:
+    """The same in fewer rows: of what lies below the visible end the newest of each key, and of what its markers do not
+    decide, all. What lies above may be visible to one who knows more, and stays as it is. Runs that the visible end
+    falls into were indexed again, in two parts."""
+    below = [row for row in rows if row.end_offset <= view.visible_end]
+    joined = [row for row in rows if row.first_offset >= view.visible_end]
+    if not below:
+        return joined
+    pending = [np.frombuffer(row.payload, dtype=PENDING) for row in below if row.kind == Kind.PENDING]
+    transactions = TransactionIndex(view.markers)
+    undecided = [part[outcomes(part, transactions) == ControlType.UNKNOWN] for part in pending]
+    decided = [part for row in below for part in _decided(row, transactions)]
+    folded = fold_bucket(decided, view)
+    first, end = min(row.first_offset for row in below), max(row.end_offset for row in below)
+    for kind, payload in (
+        (Kind.VISIBLE, folded.visible.tobytes()),
+        (Kind.PENDING, b"".join(part.tobytes() for part in undecided)),
+        (Kind.HIDDEN, folded.hidden.tobytes()),
+    ):
+        if payload:
+            joined.append(Rows(below[0].replica, first, end, kind, payload))
+    return joined
+
+
+def _decided(row: Rows, transactions: TransactionIndex) -> list[Rows]:
+    """Without what is still open."""
+    if row.kind != Kind.PENDING:
+        return [row]
+    pending = np.frombuffer(row.payload, dtype=PENDING)
+    kept = pending[outcomes(pending, transactions) != ControlType.UNKNOWN]
+    return [replace(row, payload=kept.tobytes())] if len(kept) else []
 
 
 def compare(partition: int, folds: Sequence[Folded], views: Sequence[View], limit: int) -> Compared:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -17,8 +18,8 @@ from pyspark import RDD, SparkContext
 from sexton.compaction import chunking
 from sexton.records.keyhash import HashKey
 from sexton.spark import fold_compare
-from sexton.spark.fold_compare import Compared, Folded, View, fold_bucket
-from sexton.spark.fold_pass import FACTS, NO_EVENTS, Row, Rows, Scope, StretchFacts, index_stretch
+from sexton.spark.fold_compare import Compared, View, fold_bucket, merged
+from sexton.spark.fold_pass import FACTS, Row, Rows, Scope, StretchFacts, index_stretch
 from sexton.spark.passes import Progress
 from sexton.spark.stretches import Narrowed, Stretch
 
@@ -30,8 +31,8 @@ REDUCE_BYTES = 64 << 20
 
 
 Result = TypeVar("Result")
-Reducing = Callable[[int, Mapping[int, Folded], "Sequence[View | None]"], Result]
-"""Called with the partition's number, each side's fold of a bucket, and all views."""
+Reducing = Callable[[int, Mapping[int, Sequence[Rows]], "Sequence[View | None]"], Result]
+"""Called with the partition's number, each side's rows of a bucket, and all views."""
 
 
 def _ignore(step: str, tasks: int) -> None: ...
@@ -72,7 +73,7 @@ class FoldJob:
         self._sides = list(sides)
         self._key = key
         self._progress = progress
-        self.bucket_counts = dict(bucket_counts or _bucket_counts(sides))
+        self.bucket_counts = dict(bucket_counts or bucket_counts_of(sides))
         self._first_groups: dict[int, int] = {}
         group = FACTS + 1
         for partition, count in sorted(self.bucket_counts.items()):
@@ -131,12 +132,13 @@ class FoldJob:
         return sorted(facts, key=lambda facts: facts.stretch)
 
     def index_again(self, ends: Mapping[int, int], facts: Sequence[StretchFacts]) -> None:
-        """Reads those runs again that a replica's visible end falls into, cut there."""
+        """Reads those runs again that a replica's visible end falls into, in two parts."""
         again = [
-            Narrowed(self._stretches[each.stretch], first, end)
+            Narrowed(self._stretches[each.stretch], *part)
             for each in facts
             for first, run_end in each.runs
             if first < (end := ends.get(each.replica, first)) < run_end
+            for part in ((first, end), (end, run_end))
         ]
         if not again:
             return
@@ -154,12 +156,11 @@ class FoldJob:
             if views[number] is not None:
                 members.setdefault(side.partition, []).append(number)
 
-        def compare(partition: int, folds: Mapping[int, Folded], shown: Sequence[View | None]) -> Compared:
-            nothing = fold_bucket((), View(0, 0, 0, NO_EVENTS.markers))
-            numbers = members[partition]
-            folds = folds if only is None else {number: each.only(only) for number, each in folds.items()}
-            known = [view for number in numbers if (view := shown[number]) is not None]
-            return fold_compare.compare(partition, [folds.get(number, nothing) for number in numbers], known, limit)
+        def compare(partition: int, rows: Mapping[int, Sequence[Rows]], shown: Sequence[View | None]) -> Compared:
+            known = [(view, rows.get(number, ())) for number in members[partition] if (view := shown[number])]
+            folds = [fold_bucket(some, view) for view, some in known]
+            folds = folds if only is None else [each.only(only) for each in folds]
+            return fold_compare.compare(partition, folds, [view for view, _ in known], limit)
 
         parts: dict[int, list[Compared]] = {partition: [] for partition in members}
         for _, found in self._reduce(views, compare):
@@ -169,23 +170,25 @@ class FoldJob:
             for partition, found in parts.items()
         }
 
-    def collect_folds(self, views: Sequence[View | None]) -> list[tuple[int, int, bytes, bytes]]:
-        """Side, bucket, and the visible and hidden entries, of each bucket that has some: for folds that travel."""
+    def folded(self, views: Sequence[View | None]) -> Iterator[tuple[int, int, list[Rows]]]:
+        """Side, bucket, and the rows of each bucket that has some, with those below the visible end joined: what a fold
+        that travels consists of. One part of the job after the other, for all of it may not fit in memory."""
         first_groups, partitions = self._first_groups, [side.partition for side in self._sides]
-
-        def take(
-            partition: int, folds: Mapping[int, Folded], shown: Sequence[View | None]
-        ) -> list[tuple[int, bytes, bytes]]:
-            return [(number, each.visible.tobytes(), each.hidden.tobytes()) for number, each in folds.items()]
-
-        found = []
-        for group, entries in self._reduce(views, take):
-            for number, visible, hidden in entries:
-                found.append((number, group - first_groups[partitions[number]], visible, hidden))
-        return sorted(found)
+        merging = self._reducing(views, merge_rows)
+        for index in range(1, 1 + self._reducers):
+            parts = self._context.runJob(self._shuffled, partial(merging, index), [index])
+            for group, by_side in parts:
+                for number, rows in by_side.items():
+                    yield number, group - first_groups[partitions[number]], rows
 
     def _reduce(self, views: Sequence[View | None], function: Reducing[Result]) -> list[tuple[int, Result]]:
-        """Calls it for each group, with the folds of its bucket by side."""
+        self._progress("compare", self._reducers)
+        return self._shuffled.mapPartitionsWithIndex(self._reducing(views, function)).collect()
+
+    def _reducing(
+        self, views: Sequence[View | None], function: Reducing[Result]
+    ) -> Callable[[int, Iterable[Row]], Iterator[tuple[int, Result]]]:
+        """Calls it for each group, with the rows of its bucket by side."""
         partitions = [side.partition for side in self._sides]
         shared = self._context.broadcast((list(views), self._extra, partitions))
         reducers = self._reducers
@@ -202,17 +205,15 @@ class FoldJob:
                         groups.setdefault(group, {}).setdefault(row.replica, []).append(row)
             while groups:
                 group, by_replica = groups.popitem()
-                folds = {
-                    number: fold_bucket(some, view)
-                    for number, some in by_replica.items()
-                    if (view := shown[number]) is not None
-                }
-                yield group, function(partition_of[next(iter(folds))], folds, shown)
+                yield group, function(partition_of[next(iter(by_replica))], by_replica, shown)
 
-        self._progress("compare", reducers)
-        found = self._shuffled.mapPartitionsWithIndex(reduce).collect()
-        shared.destroy()
-        return found
+        return reduce
+
+
+def merge_rows(
+    partition: int, rows: Mapping[int, Sequence[Rows]], shown: Sequence[View | None]
+) -> dict[int, list[Rows]]:
+    return {number: merged(some, view) for number, some in rows.items() if (view := shown[number]) is not None}
 
 
 def _facts(rows: Iterable[Row]) -> list[StretchFacts]:
@@ -230,7 +231,7 @@ def _target(reducers: int) -> Callable[[int], int]:
     return target
 
 
-def _bucket_counts(sides: Sequence[Side]) -> dict[int, int]:
+def bucket_counts_of(sides: Sequence[Side]) -> dict[int, int]:
     """By the largest replica of each partition."""
     largest: dict[int, int] = {}
     for side in sides:

@@ -93,7 +93,7 @@ class Rows:
     first_offset: int
     end_offset: int
     kind: Kind
-    payload: bytes
+    payload: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,7 @@ class StretchFacts:
     first_offset: int = NO_OFFSET
     """Of its first batch; NO_OFFSET if there is none."""
     end_offset: int = NO_OFFSET
+    """After its last batch; where it begins if there is none, for a log reaches its last segment's base."""
     record_count: int = 0
     keyless_count: int = 0
     size_bytes: int = 0
@@ -289,7 +290,7 @@ class _Indexing:
             gaps=_largest(self._gaps, GAPS_MAX),
             runs=tuple(self._runs),
             first_offset=self._first,
-            end_offset=self._end,
+            end_offset=max(self._end, self.stretch.from_offset),
             record_count=self._record_count,
             keyless_count=self._keyless_count,
             size_bytes=self._size_bytes,
