@@ -37,7 +37,7 @@ from sexton.spark.fold_compare import NO_CODE, Compared, View
 from sexton.spark.fold_job import FoldJob, Side
 from sexton.spark.fold_pass import StretchFacts
 from sexton.spark.stretches import Stretch
-from sexton.types import TopicPartition
+from sexton.types import NO_OFFSET, TopicPartition
 
 CONFIRM_DEFAULT = 10_000
 """Differing keys of a partition that are looked at again and explained; the rest are counted."""
@@ -68,7 +68,8 @@ class _Member:
 
     @property
     def end_offset(self) -> int:
-        return max((each.end_offset for each in self.facts), default=self.replica.log_start_offset)
+        known = (each.read_to for each in self.facts if each.read_to != NO_OFFSET)
+        return max(known, default=self.replica.log_start_offset)
 
     @property
     def has_failed(self) -> bool:

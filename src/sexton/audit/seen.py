@@ -22,7 +22,7 @@ from sexton.types import NO_OFFSET
 def standing_of(replica: Replica, facts: Sequence[StretchFacts], *, is_current: bool = False) -> Standing:
     parts = sorted((each for each in facts if each.first_offset != NO_OFFSET), key=lambda each: each.first_offset)
     events = join_events([each.events for each in parts])
-    end = max((each.end_offset for each in facts), default=replica.log_start_offset)
+    end = max((each.read_to for each in facts if each.read_to != NO_OFFSET), default=replica.log_start_offset)
     claims = [*replica.aborted, *(AbortedClaim(*claim) for each in facts for claim in each.aborted)]
     known = replica.high_watermark
     return Standing(

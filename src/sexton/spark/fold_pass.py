@@ -119,6 +119,8 @@ class StretchFacts:
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
+    read_to: int = NO_OFFSET
+    """How far the replica is known: of a log that is compacted up to its end, beyond its last batch."""
     failure: SextonError | None = None
 
 
@@ -300,6 +302,8 @@ class _Indexing:
             high_watermark=high_watermark,
             last_stable_offset=stable,
             log_start_offset=start,
+            # A broker has said that it has nothing more of these offsets; of a file nobody knows where it should end.
+            read_to=max(self._end, self.stretch.from_offset if high_watermark < 0 else self.stretch.to_offset),
         )
 
 
