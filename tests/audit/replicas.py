@@ -12,7 +12,7 @@ from sexton.audit.judge import Case, PartitionReport
 from sexton.audit.only import Only
 from sexton.audit.report import Report
 from sexton.audit.run import audit
-from sexton.records import checkpoints
+from sexton.records import checkpoints, names
 from sexton.records.batch import Batch
 from sexton.records.checkpoints import EpochEntry
 from sexton.types import LeaderEpoch
@@ -36,6 +36,7 @@ class On:
     aborted: Sequence[tuple[int, int, int, int]] | None = None
     """Its .txnindex; what its batches give, if nothing else is said."""
     log: logs.Log | None = None
+    was_stopped_cleanly: bool = True
 
 
 def write(directory: Path, replica: On, partition: int = 0) -> None:
@@ -52,6 +53,8 @@ def write(directory: Path, replica: On, partition: int = 0) -> None:
     ):
         known = checkpoints.read_offset_checkpoint(directory / file)
         checkpoints.write_offset_checkpoint(directory / file, {**known, (TOPIC, partition): offset})
+    if replica.was_stopped_cleanly:
+        (directory / names.CLEAN_SHUTDOWN_FILE).touch()
     (directory / name / checkpoints.LEADER_EPOCH_CHECKPOINT).write_bytes(
         checkpoints.encode_leader_epochs([EpochEntry(LeaderEpoch(replica.epoch), replica.start)])
     )

@@ -187,6 +187,14 @@ def test_a_replica_that_ends_below_its_own_high_watermark_has_lost_its_end(tmp_p
     assert (lost.is_class, report.verdict) == (Class.LOST_RECORD, Verdict.DIVERGED)
 
 
+def test_a_copy_whose_files_are_of_different_moments_is_only_told_of(tmp_path: Path) -> None:
+    whole = [data((b"a", b"1"), at=0), FILLER]
+    copied = On(whole[:1], high_watermark=9, was_stopped_cleanly=False)
+    report = judged(tmp_path, On(whole), On(whole), copied)
+    assert (report.verdict, report.findings) == (Verdict.LAGGING, ())
+    assert "was copied while its broker ran" in report.notes[0]
+
+
 def test_a_replica_that_ends_where_its_high_watermark_is_lags(tmp_path: Path) -> None:
     whole = [data((b"a", b"1"), at=0), FILLER]
     report = judged(tmp_path, On(whole), On(whole), On(whole[:1], high_watermark=1))

@@ -48,17 +48,25 @@ class Copies:
         await self._made[kind].wait()
 
     def _copy(self, log_dir: Path, target: Path) -> None:
-        """Of a broker that may be running: what vanishes meanwhile is not copied."""
+        """Of a broker that may be running: a log that is compacted meanwhile is copied again. Its checkpoints are of
+        another moment."""
         target.mkdir(parents=True)
-        for path in sorted(log_dir.rglob("*")):
-            place = target / path.relative_to(log_dir)
-            try:
-                if path.is_dir():
-                    place.mkdir(exist_ok=True)
-                elif path.name != ".lock":
-                    shutil.copy2(path, place)
-            except FileNotFoundError:
-                continue
+        for path in sorted(log_dir.iterdir()):
+            if path.is_dir():
+                while not _copy_log(path, target / path.name):
+                    shutil.rmtree(target / path.name, ignore_errors=True)
+            elif path.name != ".lock":
+                shutil.copy2(path, target / path.name)
+
+
+def _copy_log(log: Path, target: Path) -> bool:
+    """Whether it had the same segments afterwards."""
+    before = sorted(path.name for path in log.iterdir())
+    try:
+        shutil.copytree(log, target)
+    except (FileNotFoundError, shutil.Error):
+        return False
+    return sorted(path.name for path in log.iterdir()) == before
 
 
 async def reproduced(parent: Path) -> None:

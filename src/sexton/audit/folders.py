@@ -163,6 +163,7 @@ class FolderSource:
             place=str(log.directory),
             topic_id=found.topic_id,
             is_down=not is_running(found.log_dir),
+            was_stopped_cleanly=(found.log_dir / names.CLEAN_SHUTDOWN_FILE).exists(),
             leader_epoch=found.leader_epoch,
             log_start_offset=log.log_start_offset,
             high_watermark=log.high_watermark,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -143,7 +143,7 @@ def judge(
         cases=tuple(cases),
         findings=tuple(findings),
         failures=tuple(failures),
-        notes=tuple(f"{each.label}: {note}" for each in readable.values() for note in each.notes),
+        notes=tuple(_notes(readable)),
         skipped=tuple(
             skipped
             for replica in (*(each.replica for each in readable.values()), *unread)
@@ -230,21 +230,35 @@ def _is_open_elsewhere(number: int, producer_id: int, first: int, standings: Map
 
 
 def _lost_ends(standings: Mapping[int, Standing]) -> list[Finding]:
-    """A replica that ends below what it once knew to be committed."""
-    found = []
-    for number, each in standings.items():
-        known = each.replica.high_watermark
-        if each.replica.is_live or known is None or known <= each.end_offset:
-            continue
-        if all(other.end_offset <= each.end_offset for other in standings.values()):
-            continue
-        found.append(
-            Finding(
-                Class.LOST_RECORD,
-                number,
-                f"{each.label} ends at offset {each.end_offset:,}, and its high watermark was {known:,}: it has lost "
-                "what it had acknowledged",
-                facts={"end_offset": each.end_offset, "high_watermark": known},
-            )
+    """Replicas that end below what they once knew to be committed."""
+    return [
+        Finding(
+            Class.LOST_RECORD,
+            number,
+            f"{_short(each)}: it has lost what it had acknowledged",
+            facts={"end_offset": each.end_offset, "high_watermark": each.replica.high_watermark},
         )
-    return found
+        for number, each in standings.items()
+        if _is_short(each, standings) and (each.replica.was_stopped_cleanly or not each.replica.is_down)
+    ]
+
+
+def _is_short(standing: Standing, standings: Mapping[int, Standing]) -> bool:
+    known = standing.replica.high_watermark
+    if standing.replica.is_live or known is None or known <= standing.end_offset:
+        return False
+    return any(other.end_offset > standing.end_offset for other in standings.values())
+
+
+def _short(standing: Standing) -> str:
+    return (
+        f"{standing.label} ends at offset {standing.end_offset:,}, and its high watermark was "
+        f"{standing.replica.high_watermark:,}"
+    )
+
+
+def _notes(standings: Mapping[int, Standing]) -> Iterator[str]:
+    for each in standings.values():
+        yield from (f"{each.label}: {note}" for note in each.notes)
+        if _is_short(each, standings) and each.replica.is_down and not each.replica.was_stopped_cleanly:
+            yield f"{_short(each)}: it has lost its end, or was copied while its broker ran"

@@ -75,6 +75,9 @@ class Replica:
     is_down: bool = False
     """Its directory was read and no process holds that directory's lock. It is judged by what it will do when it
     comes back. Never of a live replica."""
+    was_stopped_cleanly: bool = False
+    """Of one that is down: its broker has written all it knew. If not, it was killed, or this is a copy, and its files
+    may be of different moments."""
     is_leader: bool | None = None
     is_in_sync: bool | None = None
     leader_epoch: int = NO_EPOCH

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ from sexton.spark.stretches import PIECE_BYTES, Piece
 
 ATTEMPTS_MAX: Final = 5
 """How often a segment may be replaced while it is opened. A cleaner does that every few seconds at most."""
+
+SWAP_S: Final = 0.05
+"""For a moment, while a cleaner renames files, a log lacks a segment."""
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 ADVICE_PAGES_MIN: Final = 16
@@ -52,6 +56,7 @@ class FileStretch:
             try:
                 descriptors = _open_all(self)
             except FileNotFoundError:
+                time.sleep(SWAP_S)
                 continue
             break
         else:
