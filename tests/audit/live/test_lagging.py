@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 
@@ -9,10 +10,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
+from sexton.audit.judge import PartitionReport, Verdict
 from sexton.audit.live.source import LiveSource
 from sexton.audit.replica import Replica
+from sexton.audit.run import audit
 from sexton.harness.kafka import KafkaCluster
 from tests.audit.live.reading import read, source_at
+from tests.spark.local_context import LocalContext
 
 pytestmark = pytest.mark.kafka
 
@@ -69,6 +73,13 @@ def until(source: LiveSource, ids: Replica, reached: Callable[[Replica], bool]) 
         time.sleep(0.1)
 
 
+def judged(source: LiveSource) -> PartitionReport:
+    (report,) = audit(LocalContext(random.Random(1)).as_spark, [source]).partitions
+    assert not report.cases
+    assert not report.findings
+    return report
+
+
 def found_with(source: LiveSource, replica: Replica) -> dict[int, Replica]:
     """By broker, once all brokers know that it is back."""
     deadline_s = time.monotonic() + 120
@@ -106,8 +117,10 @@ def test_a_follower_that_lags_is_read_as_far_as_it_has_come_and_passes_the_barri
         whole, part = read(source, found[others[0]]).records, read(source, lagging).records
         assert part == whole[: len(part)]
         assert len(part) < len(whole)
+        assert judged(source).verdict is Verdict.LAGGING
         throttle(kafka, others, is_on=False)
         until(source, follower, lambda each: each.is_in_sync is True)
         caught_up = next(each for each in source.find() if each.id == follower.id)
         assert caught_up.barrier == 100 + RECORDS_COUNT
         assert read(source, caught_up).records == whole
+        assert judged(source).verdict is Verdict.AGREE

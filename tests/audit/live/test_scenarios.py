@@ -1,4 +1,5 @@
-"""The four corruptions on Apache Kafka, found by an audit of the running cluster while the bad replica follows."""
+"""The four corruptions on Apache Kafka, found by an audit of the running cluster while the bad replica follows; and the
+same on Sexton, where nothing is found."""
 
 from __future__ import annotations
 
@@ -20,9 +21,10 @@ from sexton.reproduce.systems import running
 from sexton.reproduce.world import AWAY
 from tests.audit.live.reading import source_at
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-SYSTEM = "kafka-4.3.0"
+KAFKA = "kafka-4.3.0"
+SEXTON = "sexton-coordinated"
 
 
 class BeforeTheLead:
@@ -45,13 +47,13 @@ def tell(system: str, scenario: Scenario, event: Event) -> None:
     print(f"{event.at_s:6.1f} {scenario.name}: {event.text}")
 
 
-async def audited_before_the_lead(spark: SparkSession, scenarios: Sequence[Scenario]) -> Report:
+async def audited_before_the_lead(spark: SparkSession, system: str, scenarios: Sequence[Scenario]) -> Report:
     def look(bootstrap: str, pattern: str) -> Report:
         with source_at(bootstrap, pattern) as source:
             return audit(spark.sparkContext, [source])
 
-    async with running([SYSTEM]) as worlds:
-        bootstrap = worlds[SYSTEM].place(WARM_UP_TOPIC).bootstrap
+    async with running([system]) as worlds:
+        bootstrap = worlds[system].place(WARM_UP_TOPIC).bootstrap
         # Kernels are loaded now: markers are kept for 0 ms, so that traces are gone soon after the last step.
         await asyncio.to_thread(look, bootstrap, WARM_UP_TOPIC)
         before = BeforeTheLead(len(scenarios))
@@ -60,7 +62,7 @@ async def audited_before_the_lead(spark: SparkSession, scenarios: Sequence[Scena
         await asyncio.wait([scripts, waiting], return_when=asyncio.FIRST_COMPLETED)
         assert before.all_here.is_set(), scripts.result()
         try:
-            return await asyncio.to_thread(look, bootstrap, f"{SYSTEM}[.].*")
+            return await asyncio.to_thread(look, bootstrap, f"{system}[.].*")
         finally:
             scripts.cancel()
             await asyncio.gather(scripts, return_exceptions=True)
@@ -68,13 +70,14 @@ async def audited_before_the_lead(spark: SparkSession, scenarios: Sequence[Scena
 
 @pytest.fixture(scope="module")
 def report(spark: SparkSession) -> Report:
-    return asyncio.run(audited_before_the_lead(spark, list(SCENARIOS.values())))
+    return asyncio.run(audited_before_the_lead(spark, KAFKA, list(SCENARIOS.values())))
 
 
 def partition(report: Report, scenario: str) -> PartitionReport:
-    return next(each for each in report.partitions if each.topic_partition[0] == f"{SYSTEM}.{scenario}")
+    return next(each for each in report.partitions if each.topic_partition[0] == f"{KAFKA}.{scenario}")
 
 
+@pytest.mark.kafka
 @pytest.mark.parametrize(
     ("scenario", "key", "expected"),
     [
@@ -93,6 +96,7 @@ def test_the_key_is_found_with_its_class_and_nothing_else(
     assert [found.standings[number].replica.id.broker for number in case.explained.accused] == [AWAY]
 
 
+@pytest.mark.kafka
 def test_a_replica_that_is_stuck_is_found_before_anybody_waits_at_it(report: Report) -> None:
     found = partition(report, "stuck-partition")
     assert found.verdict is Verdict.DIVERGED
@@ -101,5 +105,13 @@ def test_a_replica_that_is_stuck_is_found_before_anybody_waits_at_it(report: Rep
     assert stuck.facts["coordinator_knows"] is False
 
 
+@pytest.mark.kafka
 def test_what_is_no_corruption_agrees(report: Report) -> None:
     assert partition(report, "committed-value").verdict is Verdict.AGREE
+
+
+@pytest.mark.cluster
+def test_replicas_of_sexton_agree_after_all_of_it(spark: SparkSession) -> None:
+    found = asyncio.run(audited_before_the_lead(spark, SEXTON, list(SCENARIOS.values())))
+    assert len(found.partitions) == len(SCENARIOS)
+    assert {each.verdict for each in found.partitions} == {Verdict.AGREE}, found
