@@ -123,6 +123,19 @@ def test_all_that_the_command_asks_brokers_changes_nothing(spark: SparkSession, 
     assert {body.rack_id for key, body in asked if key == FETCH} == {requests.RACK}
 
 
+def test_a_broker_that_is_down_is_foretold_from_its_directory(spark: SparkSession, corrupted: KafkaCluster) -> None:
+    corrupted.stop_node(BAD)
+    try:
+        where = ("--bootstrap", corrupted.bootstrap, "--dirs", f"{BAD}={corrupted.log_dir(BAD)}", "--topic", TOPIC)
+        done = run(*where, "--json", "--show-values")
+    finally:
+        corrupted.start_node(BAD)
+    assert done.exit_code == 1, done.output
+    report = json.loads(done.stdout)
+    assert [each["verdict"] for each in report["partitions"]] == ["will diverge"]
+    assert planted_in(report) == [PLANTED.decode()]
+
+
 def test_the_watch_counts_it_by_class(spark: SparkSession, corrupted: KafkaCluster) -> None:
     registry = metrics_of(spark, corrupted)
     assert value(registry, DIFFERING, **{"class": "tombstone"}) == 1

@@ -18,12 +18,15 @@ from sexton.audit.live.errors import NoPermissionError
 from sexton.audit.live.stretch import LiveStretch
 from sexton.audit.live.worker import LoopThread
 from sexton.audit.replica import Replica, ReplicaId, Skipped
+from sexton.client.errors import RefusedError
 from sexton.errors import SextonError
 from sexton.records.batch import Batch
 from sexton.spark.stretches import Stretch
 from sexton.types import NO_EPOCH, TopicPartition
 
 POLL_S: Final = 0.1
+RETRIES_COUNT: Final = 10
+RETRY_S: Final = 0.3
 STRETCH_BYTES: Final = 64 << 20
 STRETCHES_MAX: Final = 256
 """Of one replica."""
@@ -166,8 +169,16 @@ class LiveSource:
     async def _standings(
         self, cluster: LiveCluster, ids: Iterable[ReplicaId]
     ) -> dict[ReplicaId, Standing | SextonError]:
+        """What passes by itself, such as a change of leaders, is asked for again, a few times."""
         wanted = list(ids)
         found = await cluster.standings(wanted)
+        for _ in range(RETRIES_COUNT):
+            passing = [each for each in wanted if _is_passing(found.get(each))]
+            if not passing:
+                break
+            await asyncio.sleep(RETRY_S)
+            await cluster.refresh(sorted({each.topic for each in passing}))
+            found |= await cluster.standings(passing)
         return {each: found.get(each) or SextonError("the broker says nothing of it", _name(each)) for each in wanted}
 
     async def _read_on(self, wanted: Mapping[ReplicaId, int]) -> list[Replica]:
@@ -273,6 +284,10 @@ def _check_permission(standings: Mapping[ReplicaId, Standing | SextonError]) -> 
     refusals = [each for each in standings.values() if isinstance(each, NoPermissionError)]
     if refusals and len(refusals) == len(standings):
         raise refusals[0]
+
+
+def _is_passing(standing: Standing | SextonError | None) -> bool:
+    return isinstance(standing, RefusedError) and standing.code.retriable
 
 
 def _is_below(standing: Standing | SextonError, offset: int) -> bool:
