@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from sexton.cli.audit import spread
 from sexton.cli.main import app
+from sexton.records import checkpoints
 from tests.audit.replicas import On, brokers
 from tests.logs import data
 
@@ -81,6 +83,31 @@ def test_all_that_can_be_written_is_written_at_once(spark: SparkSession, tmp_pat
     path.write_text(result.stdout)
     again = run("audit", *dirs, "--only", path, "--show-values")
     assert (again.exit_code, '"user"' in again.output) == (1, True)
+
+
+PARTITIONS_COUNT = 1000
+
+
+@pytest.mark.spark
+def test_a_thousand_partitions_are_one_job_and_a_corrupt_one_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
+    dirs = brokers(tmp_path, CLEANED, CLEANED)
+    for (directory,) in dirs.values():
+        for file in (checkpoints.REPLICATION_OFFSET_CHECKPOINT, checkpoints.LOG_START_OFFSET_CHECKPOINT):
+            offset = checkpoints.read_offset_checkpoint(directory / file)[("orders", 0)]
+            all_of_them = {("orders", partition): offset for partition in range(PARTITIONS_COUNT)}
+            checkpoints.write_offset_checkpoint(directory / file, all_of_them)
+        for partition in range(1, PARTITIONS_COUNT):
+            shutil.copytree(directory / "orders-0", directory / f"orders-{partition}")
+    (dirs[2][0] / "orders-617" / "00000000000000000000.log").write_bytes(b"\xff" * 100)
+    jobs = len(spark.sparkContext.statusTracker().getJobIdsForGroup())
+    result = run("audit", "--dirs", *(f"{broker}={path}" for broker, (path,) in dirs.items()), "--json")
+    assert result.exit_code == 3, result.output
+    report = json.loads(result.stdout)
+    verdicts = {each["partition"]: each["verdict"] for each in report["partitions"]}
+    assert verdicts.pop("orders-617") == "unknown"
+    assert set(verdicts.values()) == {"agree"}
+    assert len(verdicts) == PARTITIONS_COUNT - 1
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup()) - jobs == 2  # read, and compare
 
 
 @pytest.mark.spark

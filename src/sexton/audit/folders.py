@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ import numpy as np
 from sexton.audit.replica import AbortedClaim, OpenClaim, Replica, ReplicaId, Skipped
 from sexton.errors import NotALogError, SextonError
 from sexton.log.stopped.kraft_metadata import ClusterMetadata, read_metadata
-from sexton.log.stopped.partition import PartitionLog, open_partition
+from sexton.log.stopped.partition import PartitionLog, ReadCheckpoint, open_partition
 from sexton.log.stopped.running import is_running
 from sexton.records import checkpoints, indexes, names
 from sexton.records.batch import Batch, decode
@@ -66,6 +67,7 @@ class FolderSource:
         self._everything = everything
         self._suffix = suffix
         self._found: dict[ReplicaId, _Found] = {}
+        self._read_checkpoint = _kept()
         self.skipped: list[Skipped] = []
 
     # ---- Finding ----
@@ -136,7 +138,7 @@ class FolderSource:
             self.skipped.append(Skipped(str(directory), f"{self._found[id].log.directory} is the same partition"))
             return None
         try:
-            self._found[id] = _open(directory, log_dir)
+            self._found[id] = _open(directory, log_dir, self._read_checkpoint)
             return self._described(id, label)
         except SextonError as error:
             return Replica(id=id, label=label, place=str(directory), is_read=False, failure=error)
@@ -152,7 +154,7 @@ class FolderSource:
         log = found.log
         open_claims, as_of = _open_claims(log)
         skipped = []
-        recorded = checkpoints.read_offset_checkpoint(found.log_dir / checkpoints.LOG_START_OFFSET_CHECKPOINT)
+        recorded = self._read_checkpoint(found.log_dir / checkpoints.LOG_START_OFFSET_CHECKPOINT)
         start = recorded.get((log.topic, log.partition))
         if start is not None and start < log.segments[0].base_offset:
             reason = f"offsets {start:,} to {log.segments[0].base_offset:,} are not on this disk (tiered storage)"
@@ -197,11 +199,12 @@ class FolderSource:
     def read_on(self, wanted: Mapping[ReplicaId, int]) -> list[Replica]:
         """One that is down is as it was."""
         deadline_s = time.monotonic() + PATIENCE_S
+        self._read_checkpoint = _kept()
         replicas = []
         for id, offset in wanted.items():
             found = self._found[id]
             while is_running(found.log_dir):
-                self._found[id] = _open(found.log.directory, found.log_dir)
+                self._found[id] = _open(found.log.directory, found.log_dir, self._read_checkpoint)
                 if _end_offset(self._found[id].log) >= offset or time.monotonic() > deadline_s:
                     break
                 time.sleep(POLL_S)
@@ -252,9 +255,14 @@ def _listed(log_dir: Path) -> list[Path]:
         raise NotALogError(f"cannot be listed ({error.strerror})", str(log_dir), "Check its permissions") from error
 
 
-def _open(directory: Path, log_dir: Path) -> _Found:
+def _kept() -> ReadCheckpoint:
+    """Each file is read once: it has a line for each partition of its log directory."""
+    return cache(checkpoints.read_offset_checkpoint)
+
+
+def _open(directory: Path, log_dir: Path, read_checkpoint: ReadCheckpoint) -> _Found:
     """A directory may be a link; its checkpoints are beside the link."""
-    log = open_partition(directory)
+    log = open_partition(directory, read_checkpoint)
     metadata = checkpoints.read_partition_metadata(directory / checkpoints.PARTITION_METADATA)
     epochs = checkpoints.read_file(directory / checkpoints.LEADER_EPOCH_CHECKPOINT)
     path = str(directory / checkpoints.LEADER_EPOCH_CHECKPOINT)
