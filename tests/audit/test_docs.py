@@ -65,7 +65,7 @@ def test_every_command_in_the_page_exists_with_its_options() -> None:
     assert len(lines) >= 6
     for line in lines:
         words = spread(shlex.split(line.split("#")[0])[1:])
-        command = words[:2] if words[1] in ("index", "compare") else words[:1]
+        command = words[:2] if words[1] in ("index", "compare", "watch") else words[:1]
         told = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).output
         for option in (word for word in words if word.startswith("-")):
             assert option in told, f"{option} in: {line}"

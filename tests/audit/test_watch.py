@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_keys_that_differ_are_counted_by_class_and_partition(diverged: Report) -
 
 def test_an_audit_that_fails_is_counted_and_tried_again(diverged: Report) -> None:
     watched = Watched()
-    outcomes = iter([SextonError("the cluster is away"), diverged, SextonError("it is away again")])
+    outcomes: Iterator[Report | SextonError] = iter([SextonError("away"), diverged, SextonError("away again")])
 
     def look() -> Report:
         outcome = next(outcomes)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sexton.audit.claims import WrongClaim, find_mismatches
+from sexton.audit.claims import WrongClaim, find_mismatches, wrong_claims
 from sexton.audit.classes import Class
 from sexton.audit.explain import explain
 from sexton.audit.keys import DifferingKey, Explained
@@ -117,10 +117,10 @@ def judge(
     unread: Sequence[Replica],
     keys: Sequence[DifferingKey],
     counts: Counts,
-    claims: Sequence[WrongClaim],
+    claims: Sequence[WrongClaim] | None = None,
 ) -> PartitionReport:
-    """`standings` are settled. Keys have been looked up, as many as are to be explained; claims that are wrong were
-    looked at again, where brokers go on working."""
+    """`standings` are settled. Keys have been looked up, as many as are to be explained. `claims` are those that are
+    wrong, and still are after a second look; None: all that these standings show."""
     failures = [(each.label, each.failure) for each in standings.values() if each.failure is not None]
     failures += [(each.label, each.failure) for each in unread if each.failure is not None]
     readable = {number: each for number, each in standings.items() if each.failure is None}
@@ -132,7 +132,10 @@ def judge(
         findings = [
             *_stuck(readable, reference, counts),
             *_lost_ends(readable),
-            *(Finding(Class.WRONG_CLAIM, each.replica, each.because, 0, each.facts) for each in claims),
+            *(
+                Finding(Class.WRONG_CLAIM, each.replica, each.because, 0, each.facts)
+                for each in (wrong_claims(readable) if claims is None else claims)
+            ),
         ]
     return PartitionReport(
         topic_partition=topic_partition,
