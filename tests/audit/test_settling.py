@@ -11,6 +11,7 @@ from sexton.audit import run
 from sexton.audit.classes import Class
 from sexton.audit.judge import PartitionReport, Verdict
 from sexton.audit.run import audit
+from sexton.audit.settling import Looks
 from tests.audit.working import PLANTED, WorkingCluster
 from tests.spark.local_context import LocalContext
 
@@ -47,7 +48,7 @@ def test_one_that_is_wrong_is_found_among_all_that_changes(seed: int) -> None:
 def test_with_one_look_alone_replicas_that_are_right_are_accused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is why there are two."""
     monkeypatch.setattr(run, "LOOKS_MAX", 1)
-    monkeypatch.setattr(run, "settled", lambda before, now, limit: (now, 0))
+    monkeypatch.setattr(Looks, "settled", lambda looks, limit: (looks.now, 0))
     accused = 0
     for seed in range(SEEDS):
         cluster = WorkingCluster(random.Random(seed), has_planted=False)

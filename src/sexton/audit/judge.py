@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sexton.audit.claims import WrongClaim, find_mismatches, wrong_claims
+from sexton.audit.claims import Mismatches, WrongClaim, find_mismatches, wrong_claims
 from sexton.audit.classes import Class
 from sexton.audit.explain import explain
 from sexton.audit.keys import DifferingKey, Explained
@@ -118,16 +118,17 @@ def judge(
     keys: Sequence[DifferingKey],
     counts: Counts,
     claims: Sequence[WrongClaim] | None = None,
+    mismatches: Mismatches | None = None,
 ) -> PartitionReport:
-    """`standings` are settled. Keys have been looked up, as many as are to be explained. `claims` are those that are
-    wrong, and still are after a second look; None: all that these standings show."""
+    """`standings` are settled. Keys have been looked up, as many as are to be explained. `claims` and
+    `mismatches` are those that were still there when they were looked at again; None: all that these standings show."""
     failures = [(each.label, each.failure) for each in standings.values() if each.failure is not None]
     failures += [(each.label, each.failure) for each in unread if each.failure is not None]
     readable = {number: each for number, each in standings.items() if each.failure is None}
     cases: list[Case] = []
     findings: list[Finding] = []
     if reference is not None and len(readable) > 1:
-        mismatches = find_mismatches(readable)
+        mismatches = find_mismatches(readable) if mismatches is None else mismatches
         cases = [Case(key, explain(key, readable, reference, mismatches)) for key in keys]
         findings = [
             *_stuck(readable, reference, counts),

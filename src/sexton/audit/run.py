@@ -20,15 +20,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pyspark import SparkContext
 
-from sexton.audit.again import read_again
-from sexton.audit.claims import WrongClaim, wrong_claims
+from sexton.audit.again import is_still_claimed, is_still_mismatched
+from sexton.audit.claims import find_mismatches, wrong_claims
 from sexton.audit.judge import Counts, PartitionReport, judge
 from sexton.audit.keys import DifferingKey
 from sexton.audit.only import Only
 from sexton.audit.replica import Replica, ReplicaId, Source
 from sexton.audit.report import Report
 from sexton.audit.seen import looked_up_key, standing_of, view_of
-from sexton.audit.settling import LOOKS_MAX, ROWS_MAX, settled, unsettled
+from sexton.audit.settling import LOOKS_MAX, ROWS_MAX, Looks
 from sexton.audit.standing import Standing, reference_of, settle
 from sexton.records.batch import Batch
 from sexton.records.kernels.keys import FLAG_BITS
@@ -41,9 +41,6 @@ from sexton.types import NO_OFFSET, TopicPartition
 
 CONFIRM_DEFAULT = 10_000
 """Differing keys of a partition that are looked at again and explained; the rest are counted."""
-
-CLAIM_LOOKS = 2
-"""How often what a running broker lists wrongly is looked at again, before it is told."""
 
 ATTEMPTS_MAX = 3
 """How often a partition is read whose leader changes meanwhile."""
@@ -173,25 +170,22 @@ class _Attempt:
         self, job: FoldJob, standings: AllStandings, compared: dict[TopicPartition, Compared]
     ) -> tuple[AllStandings, dict[TopicPartition, Compared], dict[TopicPartition, int]]:
         """Looks again at partitions with brokers that go on working (`settling`)."""
-        before: dict[TopicPartition, Compared] = {}
+        looks = {name: Looks(each) for name, each in compared.items() if self._is_live(name)}
         for _ in range(LOOKS_MAX - 1):
-            open_ones = {name for name, each in compared.items() if self._is_unsettled(name, before.get(name), each)}
+            open_ones = {name for name, each in looks.items() if each.is_open}
             if not open_ones:
                 break
-            before = compared
             self._read_tails(job, self._high_watermarks(open_ones))
-            standings, compared = self._compare(job)
+            standings, now = self._compare(job)
+            for name in open_ones:
+                looks[name] = looks[name].then(now[name])
         busy = {}
-        for name in compared:
-            if self._is_live(name):
-                compared[name], busy[name] = settled(before.get(name), compared[name], self._confirm)
+        for name, each in looks.items():
+            compared[name], busy[name] = each.settled(self._confirm)
         return standings, compared, busy
 
     def _is_live(self, name: TopicPartition) -> bool:
         return any(each.replica.is_live for each in self._of(name))
-
-    def _is_unsettled(self, name: TopicPartition, before: Compared | None, now: Compared) -> bool:
-        return self._is_live(name) and unsettled(before, now) > 0
 
     def changed(self) -> set[TopicPartition]:
         """Partitions whose leader is another than when they were found."""
@@ -292,23 +286,13 @@ class _Attempt:
                 busy_count=busy_count,
             )
         together = {number: standings[number] for number in readable}
-        claims = [each for each in wrong_claims(together) if self._is_still_claimed(each, together)]
-        return judge(name, standings, reference, self._unread.get(name, ()), keys, counts, claims)
-
-    def _is_still_claimed(self, claim: WrongClaim, standings: Mapping[int, Standing]) -> bool:
-        """A broker's list and its markers come one after the other, and its cleaner takes both: so they are read again,
-        just these."""
-        member = self._members[claim.replica]
-        if not member.replica.is_live:
-            return True
-        for _ in range(CLAIM_LOOKS):
-            again = read_again(member.source, standings[claim.replica], claim)
-            if again is None:
-                return False
-            found = wrong_claims({**standings, claim.replica: again})
-            if not any(each.replica == claim.replica and each.facts == claim.facts for each in found):
-                return False
-        return True
+        source_of = {number: self._members[number].source for number in readable}
+        claims = [each for each in wrong_claims(together) if is_still_claimed(source_of[each.replica], each, together)]
+        mismatches = {
+            number: [each for each in some if is_still_mismatched(source_of[number], number, each, together)]
+            for number, some in (find_mismatches(together) if keys else {}).items()
+        }
+        return judge(name, standings, reference, self._unread.get(name, ()), keys, counts, claims, mismatches)
 
     def _looked_up(self, compared: Compared, readable: Sequence[int]) -> tuple[list[DifferingKey], int]:
         """The differing keys with their records; those that have changed meanwhile are counted instead."""

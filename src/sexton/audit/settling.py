@@ -11,15 +11,17 @@ made v go, and A had it when it was first read, so x is below what was read past
 x and shows nothing newer than o. Has B had x, and lost it to its cleaner? Then it lost o no later than x, and that o is
 still there is looked up last. So B never got x.
 
-What is different at each look changes faster than it can be read: those keys are *busy*, counted, and no error.
+What is different at each look changes faster than it can be read: those keys are *busy*, counted, and no error. No more
+looks are taken when they do not get fewer.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib import recfunctions
 
 from sexton.spark.fold_compare import Compared, Differences, Why
@@ -39,15 +41,34 @@ def identities(rows: Differences) -> list[bytes]:
     return [row.tobytes() for row in packed]
 
 
-def unsettled(before: Compared | None, now: Compared) -> int:
-    """How many differences were not there, or not the same, at the last look."""
-    known = set() if before is None else set(identities(before.differences))
-    return sum(each not in known for each in identities(now.differences))
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Of one partition: the last look, and the one before it."""
 
+    now: Compared
+    before: Compared | None = None
+    unsettled_before: int | None = None
 
-def settled(before: Compared | None, now: Compared, limit: int) -> tuple[Compared, int]:
-    """What stands of it, the first up to the limit; and how many keys are busy."""
-    known = set() if before is None else set(identities(before.differences))
-    stands = np.array([each in known for each in identities(now.differences)], dtype=np.bool_)
-    rows = now.differences
-    return replace(now, differences=rows[stands][:limit]), int((rows["why"][~stands] == Why.DIFFERS).sum())
+    def then(self, now: Compared) -> Looks:
+        return Looks(now, self.now, self.unsettled_count)
+
+    @property
+    def unsettled_count(self) -> int:
+        """How many differences were not there, or not the same, at the look before."""
+        return int((~self._stands()).sum())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another look is worth its while: there are differences that do not stand yet, and they get fewer."""
+        count = self.unsettled_count
+        return count > 0 and (self.unsettled_before is None or count < self.unsettled_before)
+
+    def settled(self, limit: int) -> tuple[Compared, int]:
+        """What stands, the first up to the limit; and how many keys are busy."""
+        rows, stands = self.now.differences, self._stands()
+        busy_count = int((rows["why"][~stands] == Why.DIFFERS).sum())
+        return replace(self.now, differences=rows[stands][:limit]), busy_count
+
+    def _stands(self) -> npt.NDArray[np.bool_]:
+        known = set() if self.before is None else set(identities(self.before.differences))
+        return np.array([each in known for each in identities(self.now.differences)], dtype=np.bool_)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from sexton.audit.classes import Class
@@ -45,11 +46,9 @@ def assert_only_the_planted_key(found: PartitionReport) -> None:
     assert not found.findings
 
 
-def test_nobody_is_accused_who_is_right_and_who_is_wrong_is_accused_each_time(
-    spark: SparkSession, kafka: KafkaCluster
-) -> None:
+def look_under_load(spark: SparkSession, kafka: KafkaCluster, count: int) -> None:
     with load(kafka.bootstrap, TOPIC, 2) as working:
-        for number in range(AUDITS_COUNT):
+        for number in range(count):
             found = look(spark, kafka)
             for each in found.values():
                 print(number, each.name, each.verdict, each.counts, [finding.because for finding in each.findings])
@@ -57,9 +56,26 @@ def test_nobody_is_accused_who_is_right_and_who_is_wrong_is_accused_each_time(
             assert not found[1].cases
             assert not found[1].findings
             assert_only_the_planted_key(found[0])
+        print(working.written_count, working.transactions_count, working.moved_count)
         assert working.written_count > 1_000
         assert working.transactions_count > 10
         assert working.moved_count > 0
+
+
+def test_nobody_is_accused_who_is_right_and_who_is_wrong_is_accused_each_time(
+    spark: SparkSession, kafka: KafkaCluster
+) -> None:
+    look_under_load(spark, kafka, AUDITS_COUNT)
     found = look(spark, kafka)
     assert found[1].verdict is Verdict.AGREE, found[1]
     assert_only_the_planted_key(found[0])
+
+
+@pytest.mark.soak
+def test_twenty_times_in_a_row_and_among_a_hundred_thousand_keys(spark: SparkSession, kafka: KafkaCluster) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 20})
+    for number in range(100_000):
+        producer.produce(TOPIC, key=f"still-{number}", value="v", partition=0)
+        producer.poll(0)
+    assert producer.flush(120) == 0
+    look_under_load(spark, kafka, 20)
