@@ -172,6 +172,15 @@ def test_a_record_that_is_missing_where_no_cleaner_has_been_is_lost(tmp_path: Pa
     assert wrong_brokers(report, case) == [3]
 
 
+def test_where_its_cleaner_has_been_a_missing_key_may_have_been_deleted_while_the_others_were_away(
+    tmp_path: Path,
+) -> None:
+    whole = On([data((b"b", b"1"), at=1), FILLER], clean=8)
+    case = the_case(judged(tmp_path, whole, whole, On([FILLER], clean=8)))
+    assert (case.explained.is_class, case.explained.is_sure) == (Class.LOST_RECORD, False)
+    assert case.explained.alternatives == (Class.TOMBSTONE,)
+
+
 def test_a_newer_record_that_is_missing_is_lost_whatever_is_compacted(tmp_path: Path) -> None:
     old, new = data((b"a", b"1"), at=0), data((b"a", b"2"), at=1)
     report = judged(tmp_path, On([new, FILLER], clean=8), On([old, new, FILLER]), On([old, FILLER], clean=1))

@@ -11,6 +11,7 @@ Whatever cannot be told apart from what is left is said so: `is_sure` is false a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sexton.audit.claims import Mismatch, Mismatches
@@ -140,7 +141,8 @@ def _against(key: DifferingKey, accused: int, right: int, standings: Standings, 
     if hidden is not None:
         return hidden
     if their_offset > my_offset:
-        return _lost(theirs.shown, me, other, is_mine=True)
+        found = _lost(theirs.shown, me, other, is_mine=True)
+        return found if my_offset >= 0 else _or_rightly_gone(found, their_offset, me)
     assert mine.shown is not None, "it differs, and the other shows nothing newer"
     if theirs.hidden is not None and theirs.hidden.offset == my_offset:
         return _committed_here_only(mine.shown, me, other)
@@ -271,6 +273,19 @@ def _lost(record: Sight | None, loser: Standing, other: Standing, *, is_mine: bo
         f"the key, though it reaches offset {loser.end_offset:,}",
         facts={"offset": record.offset, "fault_of": "it" if is_mine else "the others"},
     )
+
+
+def _or_rightly_gone(found: Explained, offset: int, me: Standing) -> Explained:
+    """Where a replica shows nothing at all, its cleaner may have been right, and the others were away together."""
+    clean = me.replica.clean_offset
+    if me.replica.is_live if clean is None else clean > offset:
+        return replace(
+            found,
+            is_sure=False,
+            because=f"{found.because}; unless it was deleted, and all that show it were away then",
+            alternatives=(Class.TOMBSTONE,),
+        )
+    return found
 
 
 # ---- A value that others do not have: deleted, or never committed? ----
