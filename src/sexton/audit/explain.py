@@ -259,9 +259,8 @@ def _committed_here_only(mine: Sight, me: Standing, other: Standing) -> Explaine
 def _must_have(standing: Standing, offset: int) -> bool:
     """Whether nothing legal explains that a replica lacks the record at an offset: its cleaner has never been there,
     and where it was copied from nobody's had, for there is no hole."""
-    if standing.replica.clean_offset is None or offset >= standing.committed_end or offset < standing.start_offset:
-        return False
-    return offset >= standing.replica.clean_offset and standing.gap_at(offset) is None
+    clean = standing.replica.clean_offset
+    return clean is not None and clean <= offset < standing.committed_end and standing.has_batch_at(offset)
 
 
 def _lost(record: Sight | None, loser: Standing, other: Standing, *, is_mine: bool) -> Explained:
@@ -300,6 +299,8 @@ def _came_back(mine: Sight, me: Standing, other: Standing) -> Explained:
         return _either(f"{where}; which marker ended its transaction cannot be told from folds alone", me, mine)
     holes = me.holes(mine.offset, marker.offset)
     facts = {"producer_id": marker.producer_id, "marker_offset": marker.offset, "marker_epoch": marker.producer_epoch}
+    if not holes and not me.has_all_gaps:
+        return _either(f"{where}; its log has too many holes to tell of each", me, mine, facts)
     if not holes:
         return _tombstone(
             f"{where}: its transaction was committed at {marker.offset:,}, with nothing missing in between; it was "
