@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from sexton.audit.classes import Class
 from sexton.audit.judge import Verdict
 from sexton.records.batch import Batch
+from sexton.spark import fold_pass
 from tests.audit.replicas import On, judged, the_case, wrong_brokers
 from tests.logs import abort, commit, data, in_transaction
 
@@ -172,6 +175,25 @@ def test_a_record_that_is_missing_where_no_cleaner_has_been_is_lost(tmp_path: Pa
     assert wrong_brokers(report, case) == [3]
 
 
+def test_where_its_cleaner_has_been_a_missing_key_may_have_been_deleted_while_the_others_were_away(
+    tmp_path: Path,
+) -> None:
+    whole = On([data((b"b", b"1"), at=1), FILLER], clean=8)
+    case = the_case(judged(tmp_path, whole, whole, On([FILLER], clean=8)))
+    assert (case.explained.is_class, case.explained.is_sure) == (Class.LOST_RECORD, False)
+    assert case.explained.alternatives == (Class.TOMBSTONE,)
+
+
+def test_of_a_log_with_more_holes_than_are_told_nobody_says_that_nothing_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold_pass, "GAPS_MAX", 1)
+    holed = [data((b"a", b"1"), at=0), data((b"c", b"1"), at=2), data((b"d", b"1"), at=6), FILLER]
+    whole = [holed[0], data((b"b", b"1"), at=1), *holed[1:]]
+    case = the_case(judged(tmp_path, On(holed, clean=1), On(holed, clean=1), On(whole)))
+    assert case.explained.is_class == Class.TOMBSTONE
+
+
 def test_a_newer_record_that_is_missing_is_lost_whatever_is_compacted(tmp_path: Path) -> None:
     old, new = data((b"a", b"1"), at=0), data((b"a", b"2"), at=1)
     report = judged(tmp_path, On([new, FILLER], clean=8), On([old, new, FILLER]), On([old, FILLER], clean=1))
@@ -225,6 +247,21 @@ def test_an_index_that_lists_committed_data_is_a_wrong_claim(tmp_path: Path) -> 
     (claim,) = report.findings
     assert claim.is_class == Class.WRONG_CLAIM
     assert "COMMIT in between" in claim.because
+
+
+def test_an_index_that_lets_a_transaction_begin_at_something_else_is_a_wrong_claim(tmp_path: Path) -> None:
+    whole = [data((b"a", b"1"), at=0), txn(b"b", b"1", 3), abort(6, 7), FILLER]
+    report = judged(tmp_path, On(whole), On(whole, aborted=[(7, 0, 6, 7)]))
+    (claim,) = report.findings
+    assert claim.is_class == Class.WRONG_CLAIM
+    assert "a batch of something else" in claim.because
+
+
+def test_replicas_that_were_copied_after_a_part_was_cleaned_list_less_rightly(tmp_path: Path) -> None:
+    rest = [txn(b"b", b"1", 3), abort(6, 7), FILLER]
+    original, copied = On(rest, clean=3, aborted=[(7, 0, 6, 7)]), On(rest)
+    report = judged(tmp_path, original, copied, copied)
+    assert (report.verdict, report.findings) == (Verdict.AGREE, ())
 
 
 def test_an_index_that_outlives_the_aborted_data_is_as_it_should_be(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from sexton.spark.file_stretch import FileStretch
 from sexton.types import INT64_MAX
 from tests import logs
 from tests.audit.replicas import TOPIC, On, audited, brokers, write
-from tests.logs import data
+from tests.logs import abort, data, in_transaction
 
 ALL = [data((b"a", b"1"), at=0), data((b"b", b"1"), at=1), data((b"c", b"1"), at=2)]
 
@@ -115,6 +115,16 @@ def test_a_former_topic_of_the_same_name_is_not_compared(tmp_path: Path) -> None
     (report,) = audited(dirs).partitions
     assert report.verdict is Verdict.PARTIAL
     assert report.skipped[0].reason == "it is of a former topic of this name"
+
+
+@pytest.mark.parametrize("why", ["its broker was killed", "its broker is one of Sexton's"])
+def test_an_index_that_may_still_be_to_be_written_is_not_held_against_the_log(tmp_path: Path, why: str) -> None:
+    whole = [in_transaction((b"a", b"1"), at=0, pid=7), abort(1, 7), data((b"b", b"1"), at=2)]
+    dirs = brokers(tmp_path, On(whole), On(whole, aborted=[], was_stopped_cleanly=why != "its broker was killed"))
+    if why != "its broker was killed":
+        (dirs[2][0] / "orders-0" / names.INCARNATION_FILE).write_text(str(uuid.uuid4()))
+    (report,) = audited(dirs).partitions
+    assert (report.verdict, report.findings) == (Verdict.AGREE, ())
 
 
 def test_internal_topics_are_read_only_if_they_are_named(tmp_path: Path) -> None:

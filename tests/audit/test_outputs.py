@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -113,6 +115,16 @@ def test_the_plan_moves_a_stopped_brokers_copy_aside(tmp_path: Path) -> None:
     place = tmp_path / "broker-3"
     assert f"mv {place}/orders-0 {place}-aside/" in text
     assert f"{tmp_path}/broker-1/" not in text
+
+
+def test_the_commands_of_the_plan_lead_to_agreement(tmp_path: Path) -> None:
+    """Of a broker that is stopped; it would copy the partition anew when it starts."""
+    dirs = brokers(tmp_path, CLEANED, CLEANED, CAME_BACK)
+    for block in re.findall(r"```sh\n(mkdir.*?)```", plan(audited(dirs), None), re.DOTALL):
+        subprocess.run(["sh", "-ec", block], check=True)
+    (report,) = audited(dirs).partitions
+    assert (report.verdict, len(report.standings)) == (Verdict.AGREE, 2)
+    assert (tmp_path / "broker-3-aside" / "orders-0").is_dir()
 
 
 def test_the_plan_of_agreement_is_that_there_is_nothing_to_do(tmp_path: Path) -> None:

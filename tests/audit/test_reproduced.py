@@ -11,8 +11,10 @@ from typing import Final
 
 import pytest
 
+from sexton.audit import travelling
 from sexton.audit.classes import Class
 from sexton.audit.folders import FolderSource
+from sexton.audit.folds import Plan
 from sexton.audit.judge import PartitionReport, Verdict
 from sexton.audit.run import audit
 from sexton.reproduce import systems
@@ -85,6 +87,17 @@ def audited(parent: Path) -> dict[str, PartitionReport]:
     return {each.topic_partition[0].removeprefix(f"{SYSTEM}."): each for each in report.partitions}
 
 
+def audited_by_folds(parent: Path) -> dict[str, PartitionReport]:
+    """Each broker's directory by itself."""
+    context, paths = LocalContext(random.Random(1)).as_spark, []
+    for broker in BROKERS:
+        source, path = FolderSource({broker: [parent / str(broker)]}, f"{SYSTEM}.*"), parent / f"{broker}.fold"
+        travelling.index(context, source, Plan.shared(parent / "plan.json"), path)
+        paths.append(path)
+    report = travelling.compare(paths, limit=1000)
+    return {each.topic_partition[0].removeprefix(f"{SYSTEM}."): each for each in report.partitions}
+
+
 def keys_of(report: PartitionReport) -> set[bytes | None]:
     """Without filler, of which a replica that lags has an older one for a moment."""
     return {case.key.key for case in report.cases if not case.key.is_pinned}
@@ -117,6 +130,10 @@ async def test_every_corruption_is_foretold_and_then_found_while_the_broker_stil
         assert classes_of(foretold[name]) == {Class.WILL_DIVERGE}
     assert keys_of(found["tombstone"]) == keys_of(found["committed-to-aborted"]) == {b"user"}
     assert keys_of(found["aborted-to-committed"]) == {b"poison"}
+    for parent, by_directories in ((Kind.RETURN, foretold), (Kind.LEAD, found)):
+        for name, each in audited_by_folds(tmp_path / parent.value).items():
+            assert (each.verdict, each.by_class) == (by_directories[name].verdict, by_directories[name].by_class)
+            assert accused(each) == accused(by_directories[name])
     expected = {
         "tombstone": {Class.TOMBSTONE},
         "aborted-to-committed": {Class.ABORTED_TO_COMMITTED, Class.WILL_DIVERGE},

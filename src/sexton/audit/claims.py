@@ -67,15 +67,15 @@ def _beginnings(standing: Standing) -> dict[tuple[int, int], int]:
 def wrong_claims(standings: Mapping[int, Standing]) -> list[WrongClaim]:
     """Lists that tell consumers something else than the log they are about. Only such as do so: an index that covers
     more than is left in a compacted log is as it should be."""
-    return [
-        WrongClaim(number, because, facts)
-        for number, standing in standings.items()
+    found: dict[tuple[int, str], WrongClaim] = {}
+    for number, standing in standings.items():
         for because, facts in (
             *_against_own_markers(standing),
-            *_against_the_others(number, standings),
+            *_beginning_elsewhere(standing),
             *_open_ones(standing),
-        )
-    ]
+        ):
+            found.setdefault((number, repr(facts)), WrongClaim(number, because, facts))
+    return list(found.values())
 
 
 Finding = tuple[str, Mapping[str, object]]
@@ -135,21 +135,17 @@ def _committed_inside(claim: AbortedClaim, commits: Sequence[Marker]) -> Marker 
     return None
 
 
-def _against_the_others(number: int, standings: Mapping[int, Standing]) -> Iterator[Finding]:
-    """A beginning that is its own, while its log has the one that all others, two at least, agree on."""
-    others = [each for other, each in standings.items() if other != number]
-    mine = standings[number]
-    claims = [{(each.producer_id, each.marker_offset): each.first_offset for each in one.aborted} for one in others]
-    for claim in mine.aborted:
-        place = (claim.producer_id, claim.marker_offset)
-        theirs = [each[place] for each in claims if place in each]
-        if len(theirs) < 2 or len(set(theirs)) != 1 or theirs[0] == claim.first_offset:
+def _beginning_elsewhere(standing: Standing) -> Iterator[Finding]:
+    """A list that lets a transaction begin at a batch that is not part of it. Where its first batch has been compacted
+    away there is a hole, and the list is as it should be."""
+    for claim in standing.aborted:
+        marker = standing.marker_at(claim.marker_offset)
+        if marker is None or marker.producer_id != claim.producer_id:
             continue
-        marker = mine.marker_at(claim.marker_offset)
-        if marker is not None and marker.first_data_offset == theirs[0] and claim.first_offset < theirs[0]:
+        if claim.first_offset < marker.first_data_offset and standing.has_batch_at(claim.first_offset):
             yield (
-                f"{mine.label} lists the transaction that is aborted at {claim.marker_offset:,} from offset "
-                f"{claim.first_offset:,} on; in its log it begins at {theirs[0]:,}, as the others list it",
+                f"{standing.label} lists the transaction that is aborted at {claim.marker_offset:,} from offset "
+                f"{claim.first_offset:,} on, where its log has a batch of something else",
                 _facts(claim),
             )
 

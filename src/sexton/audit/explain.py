@@ -11,6 +11,7 @@ Whatever cannot be told apart from what is left is said so: `is_sure` is false a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sexton.audit.claims import Mismatch, Mismatches
@@ -140,7 +141,8 @@ def _against(key: DifferingKey, accused: int, right: int, standings: Standings, 
     if hidden is not None:
         return hidden
     if their_offset > my_offset:
-        return _lost(theirs.shown, me, other, is_mine=True)
+        found = _lost(theirs.shown, me, other, is_mine=True)
+        return found if my_offset >= 0 else _or_rightly_gone(found, their_offset, me)
     assert mine.shown is not None, "it differs, and the other shows nothing newer"
     if theirs.hidden is not None and theirs.hidden.offset == my_offset:
         return _committed_here_only(mine.shown, me, other)
@@ -257,9 +259,8 @@ def _committed_here_only(mine: Sight, me: Standing, other: Standing) -> Explaine
 def _must_have(standing: Standing, offset: int) -> bool:
     """Whether nothing legal explains that a replica lacks the record at an offset: its cleaner has never been there,
     and where it was copied from nobody's had, for there is no hole."""
-    if standing.replica.clean_offset is None or offset >= standing.committed_end or offset < standing.start_offset:
-        return False
-    return offset >= standing.replica.clean_offset and standing.gap_at(offset) is None
+    clean = standing.replica.clean_offset
+    return clean is not None and clean <= offset < standing.committed_end and standing.has_batch_at(offset)
 
 
 def _lost(record: Sight | None, loser: Standing, other: Standing, *, is_mine: bool) -> Explained:
@@ -271,6 +272,19 @@ def _lost(record: Sight | None, loser: Standing, other: Standing, *, is_mine: bo
         f"the key, though it reaches offset {loser.end_offset:,}",
         facts={"offset": record.offset, "fault_of": "it" if is_mine else "the others"},
     )
+
+
+def _or_rightly_gone(found: Explained, offset: int, me: Standing) -> Explained:
+    """Where a replica shows nothing at all, its cleaner may have been right, and the others were away together."""
+    clean = me.replica.clean_offset
+    if me.replica.is_live if clean is None else clean > offset:
+        return replace(
+            found,
+            is_sure=False,
+            because=f"{found.because}; unless it was deleted, and all that show it were away then",
+            alternatives=(Class.TOMBSTONE,),
+        )
+    return found
 
 
 # ---- A value that others do not have: deleted, or never committed? ----
@@ -285,6 +299,8 @@ def _came_back(mine: Sight, me: Standing, other: Standing) -> Explained:
         return _either(f"{where}; which marker ended its transaction cannot be told from folds alone", me, mine)
     holes = me.holes(mine.offset, marker.offset)
     facts = {"producer_id": marker.producer_id, "marker_offset": marker.offset, "marker_epoch": marker.producer_epoch}
+    if not holes and not me.has_all_gaps:
+        return _either(f"{where}; its log has too many holes to tell of each", me, mine, facts)
     if not holes:
         return _tombstone(
             f"{where}: its transaction was committed at {marker.offset:,}, with nothing missing in between; it was "

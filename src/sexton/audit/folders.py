@@ -23,6 +23,7 @@ from sexton.errors import NotALogError, SextonError
 from sexton.log.stopped.kraft_metadata import ClusterMetadata, read_metadata
 from sexton.log.stopped.partition import PartitionLog, ReadCheckpoint, open_partition
 from sexton.log.stopped.running import is_running
+from sexton.log.stopped.surroundings import is_sextons
 from sexton.records import checkpoints, indexes, names
 from sexton.records.batch import Batch, decode
 from sexton.records.kernels.scan import scan
@@ -153,6 +154,8 @@ class FolderSource:
         found = self._found[id]
         log = found.log
         open_claims, as_of = _open_claims(log)
+        is_down = not is_running(found.log_dir)
+        was_stopped_cleanly = is_down and (found.log_dir / names.CLEAN_SHUTDOWN_FILE).exists()
         skipped = []
         recorded = self._read_checkpoint(found.log_dir / checkpoints.LOG_START_OFFSET_CHECKPOINT)
         start = recorded.get((log.topic, log.partition))
@@ -164,8 +167,8 @@ class FolderSource:
             label=label,
             place=str(log.directory),
             topic_id=found.topic_id,
-            is_down=not is_running(found.log_dir),
-            was_stopped_cleanly=(found.log_dir / names.CLEAN_SHUTDOWN_FILE).exists(),
+            is_down=is_down,
+            was_stopped_cleanly=was_stopped_cleanly,
             leader_epoch=found.leader_epoch,
             log_start_offset=log.log_start_offset,
             high_watermark=log.high_watermark,
@@ -173,7 +176,8 @@ class FolderSource:
             aborted=tuple(_aborted_claims(log)),
             open=open_claims,
             open_as_of=as_of,
-            claims_are_complete=True,
+            # A killed broker makes its newest indexes again when it starts; one of Sexton's writes them late.
+            claims_are_complete=(was_stopped_cleanly or not is_down) and not is_sextons(log.directory),
             skipped=tuple(skipped),
         )
 

@@ -158,6 +158,7 @@ class Writer:
             "open_producer_ids": each.events.open_producer_ids.tolist(),
             "open_first_offsets": each.events.open_first_offsets.tolist(),
             "gaps": self._put(each.gaps.tobytes()),
+            "has_all_gaps": each.has_all_gaps,
         }
 
 
@@ -229,6 +230,7 @@ def _folded(number: int, told: Mapping[str, Any], sections: memoryview) -> Folde
             np.array(told["open_first_offsets"], dtype=np.int64),
         ),
         gaps=np.frombuffer(_section(sections, told["gaps"]), dtype=GAP),
+        has_all_gaps=told["has_all_gaps"],
         end_offset=told["end_offset"],
         high_watermark=told["known_high_watermark"],
         aborted=replica.aborted,

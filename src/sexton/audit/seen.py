@@ -29,6 +29,7 @@ def standing_of(replica: Replica, facts: Sequence[StretchFacts], *, is_current: 
         replica=replica,
         events=events,
         gaps=np.concatenate([np.zeros(0, dtype=GAP), *_gaps(parts, replica.log_start_offset)]),
+        has_all_gaps=all(len(each.gaps) == each.gaps_count for each in parts),
         end_offset=end,
         high_watermark=end if known is None else min(end, known),
         is_current=is_current,

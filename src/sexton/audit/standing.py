@@ -57,6 +57,8 @@ class Standing:
     replica: Replica
     events: TransactionEvents
     gaps: Gaps
+    has_all_gaps: bool = True
+    """If not, these are the largest of them: nothing follows from one that is missing."""
     end_offset: int
     """How far it was read: its end, or the high watermark of a live one."""
     high_watermark: int
@@ -119,10 +121,10 @@ class Standing:
 
     # ---- Holes. ----
 
-    def gap_at(self, offset: int) -> Gap | None:
-        for row in self.gaps[(self.gaps["start"] <= offset) & (self.gaps["end"] > offset)]:
-            return _gap(row)
-        return None
+    def has_batch_at(self, offset: int) -> bool:
+        """Whether a batch spans an offset, for certain."""
+        inside = (self.gaps["start"] <= offset) & (self.gaps["end"] > offset)
+        return self.has_all_gaps and self.start_offset <= offset < self.end_offset and not inside.any()
 
     def holes(self, after: int, before: int = INT64_MAX) -> list[Gap]:
         """Gaps that it copied, or that its own cleaner made: nobody can tell them apart where that has been."""
@@ -133,7 +135,8 @@ class Standing:
         if self.replica.is_live and self.replica.clean_offset is None:
             return True
         clean = self.replica.clean_offset or 0
-        return bool(((self.gaps["start"] > after) & (self.gaps["start"] < clean)).any())
+        inside = (self.gaps["start"] > after) & (self.gaps["start"] < clean)
+        return bool(inside.any()) or (clean > after and not self.has_all_gaps)
 
 
 def _gap(row: np.void) -> Gap:
@@ -193,6 +196,7 @@ def settle(standings: Mapping[int, Standing]) -> dict[int, Standing]:
             committed_end=committed_end,
             events=events,
             gaps=np.concatenate([each.gaps, _coming_gaps(each, reference)]),
+            has_all_gaps=each.has_all_gaps and reference.has_all_gaps,
             visible_end=events.last_stable_offset(ahead),
             lags=not each.is_current,
         )

@@ -158,41 +158,39 @@ def _decided(row: Rows, transactions: TransactionIndex) -> list[Rows]:
 
 def compare(partition: int, folds: Sequence[Folded], views: Sequence[View], limit: int) -> Compared:
     """A tombstone means the same as no record at all: the key is not in the fold."""
-    if _are_equal(folds) and all(_reaches(folds[0].visible, view) for view in views):
-        shown = int(((folds[0].visible["code"] & TOMBSTONE) == 0).sum())
-        none = (0,) * len(folds)
-        return Compared(partition, shown, behind_counts=none, pinned_counts=none)
-    visible, hidden = _aligned(folds)
-    return _compare_aligned(partition, visible, hidden, views, limit)
+    agreed_count, rest = _without_agreed(folds, views)
+    visible, hidden = _aligned(rest)
+    found = _compare_aligned(partition, visible, hidden, views, limit)
+    return replace(found, key_count=found.key_count + agreed_count)
 
 
-def _are_equal(folds: Sequence[Folded]) -> bool:
-    """Nearly always, and an order of magnitude cheaper than aligning."""
-    first = folds[0].visible
-    if any(len(fold.visible) != len(first) for fold in folds):
-        return False
-    return all(_is_same(first, fold.visible) for fold in folds[1:])
-
-
-def _is_same(one: Contents, other: Contents) -> bool:
-    """Entries are in offset order, and no two have the same offset."""
-    return bool(
-        (((one["code"] ^ other["code"]) & ~IN_TRANSACTION) == 0).all()
-        and (one["content"] == other["content"]).all()
-        and (one["first"] == other["first"]).all()
-        and (one["second"] == other["second"]).all()
-    )
-
-
-def _reaches(entries: Contents, view: View) -> bool:
-    """Whether a replica was read past all of these."""
-    return len(entries) == 0 or int(entries["code"][-1]) >> FLAG_BITS < min(view.visible_end, view.end_offset)
+def _without_agreed(folds: Sequence[Folded], views: Sequence[View]) -> tuple[int, list[Folded]]:
+    """How many keys have the same newest record on all replicas, and the folds without them: nearly all keys, in a
+    fraction of the time that aligning them would take. Entries are in offset order, and no two have the same offset."""
+    end = min((min(view.visible_end, view.end_offset) for view in views), default=0)
+    codes = [fold.visible["code"] & ~IN_TRANSACTION for fold in folds]
+    common = codes[0][codes[0] >> FLAG_BITS < end]
+    for more in codes[1:]:
+        places = np.searchsorted(more, common)
+        common = common[more[np.minimum(places, len(more) - 1)] == common] if len(more) else common[:0]
+    rows = [np.searchsorted(each, common) for each in codes]
+    same = np.ones(len(common), dtype=np.bool_)
+    for fold, row in zip(folds[1:], rows[1:], strict=True):
+        for name in ("first", "second", "content"):
+            same &= fold.visible[name][row] == folds[0].visible[name][rows[0]]
+    rest = []
+    for fold, row in zip(folds, rows, strict=True):
+        left = np.ones(len(fold.visible), dtype=np.bool_)
+        left[row[same]] = False
+        rest.append(Folded(fold.visible[left], fold.hidden))
+    return int((same & ((common & TOMBSTONE) == 0)).sum()), rest
 
 
 def _aligned(folds: Sequence[Folded]) -> tuple[Contents, Contents]:
     """All replicas' entries in two tables of a row a replica and a column a key: the visible ones and the hidden ones.
     Where a replica has none, NO_CODE."""
-    parts = [each for fold in folds for each in (fold.visible, fold.hidden)]
+    left = np.unique(np.concatenate([fold.visible["first"] for fold in folds]))
+    parts = [each for fold in folds for each in (fold.visible, fold.hidden[np.isin(fold.hidden["first"], left)])]
     entries = np.concatenate(parts)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     order = np.lexsort((entries["second"], entries["first"]))

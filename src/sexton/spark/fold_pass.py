@@ -104,6 +104,8 @@ class StretchFacts:
     replica: int
     events: TransactionEvents
     gaps: Gaps
+    gaps_count: int = 0
+    """Of all; `gaps` has the largest."""
     runs: tuple[tuple[int, int], ...] = ()
     """Offsets [first, end) of each run that has entries."""
     first_offset: int = NO_OFFSET
@@ -162,6 +164,7 @@ class _Indexing:
     _entry_count: int = 0
     _events: list[TransactionEvents] = field(default_factory=list)
     _gaps: list[Gaps] = field(default_factory=list)
+    _gaps_count: int = 0
     _runs: list[tuple[int, int]] = field(default_factory=list)
     _run_start: int = NO_OFFSET
     _first: int = NO_OFFSET
@@ -227,6 +230,7 @@ class _Indexing:
             gaps["start"], gaps["end"] = before[holes], bases[holes]
             gaps["time_before_ms"], gaps["time_after_ms"] = times[holes], table["max_timestamp"][holes]
             self._gaps = [_largest([*self._gaps, gaps], GAPS_MAX)]
+            self._gaps_count += len(gaps)
         if self._first < 0:
             self._first = int(bases[0])
         if self._run_start < 0:
@@ -290,6 +294,7 @@ class _Indexing:
             replica=self.stretch.replica,
             events=join_events(self._events),
             gaps=_largest(self._gaps, GAPS_MAX),
+            gaps_count=self._gaps_count,
             runs=tuple(self._runs),
             first_offset=self._first,
             end_offset=max(self._end, self.stretch.from_offset),
