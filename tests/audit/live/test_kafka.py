@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from sexton.audit.live.connecting import Connecting
 from sexton.audit.live.errors import NoPermissionError, NothingMatchesError
 from sexton.audit.live.source import LiveSource
 from sexton.audit.replica import Replica, ReplicaId
+from sexton.audit.run import audit
 from sexton.client.consumer import fetch_from_replica
 from sexton.client.errors import RefusedError
 from sexton.client.fetching import READ_UNCOMMITTED
@@ -34,6 +36,7 @@ from sexton.harness.proxy import FETCH, Liar, Proxy, Request
 from tests.audit.live.reading import read, source_at
 from tests.certificates import Authority
 from tests.secure_kafka import LOGINS, jaas, secure_settings
+from tests.spark.local_context import LocalContext
 
 pytestmark = pytest.mark.kafka
 
@@ -108,11 +111,17 @@ def test_each_replica_tells_of_its_own_transactions(kafka: KafkaCluster) -> None
 
 def test_only_compacted_topics_are_in_scope_and_one_copy_is_told_as_nothing_to_compare(kafka: KafkaCluster) -> None:
     with source_at(kafka.bootstrap) as source:
-        replicas = source.find()
-        assert {each.id.topic for each in replicas} == {TOPIC, "single"}
-        (single,) = [each for each in replicas if each.id.topic == "single"]
-        assert not single.is_read
-        assert "nothing to compare" in single.skipped[0].reason
+        assert {each.id.topic for each in source.find()} == {TOPIC}
+        (skipped,) = source.skipped
+        assert skipped.place == "single"
+        assert "nothing to compare" in skipped.reason
+
+
+def test_an_audit_of_nothing_but_single_copies_finds_nothing_wrong(kafka: KafkaCluster) -> None:
+    with source_at(kafka.bootstrap, "single") as source:
+        report = audit(LocalContext(random.Random(1)).as_spark, [source])
+    assert (report.partitions, report.is_diverged, report.is_judged) == ((), False, True)
+    assert [each.place for each in report.skipped] == ["single"]
 
 
 @pytest.mark.parametrize("pattern", ["no-such", "plai.", "__consumer_offset"])

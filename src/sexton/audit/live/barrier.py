@@ -46,7 +46,7 @@ class Barrier:
         patience_ms: int = PATIENCE_MS,
     ) -> Barrier:
         """`offsets` are (last stable offset, high watermark) by broker; there is one at least."""
-        cut, barrier = max(offsets.values(), key=lambda pair: (pair[0], -pair[1]))
+        cut, barrier = max(offsets.values())
         return cls(cut, barrier, in_sync, started_ms, patience_ms)
 
     def heard(self, broker: int, high_watermark: int, now_ms: int) -> Standing:

@@ -13,7 +13,7 @@ from sexton.audit.live.barrier import PATIENCE_MS, Barrier
 from sexton.audit.live.barrier import Standing as AtBarrier
 from sexton.audit.live.cluster import Claims, LiveCluster, Standing
 from sexton.audit.live.connecting import Connecting
-from sexton.audit.live.discovery import Found, Scope, find_topics
+from sexton.audit.live.discovery import Scope, find_topics
 from sexton.audit.live.errors import NoPermissionError
 from sexton.audit.live.stretch import LiveStretch
 from sexton.audit.live.worker import LoopThread
@@ -49,6 +49,8 @@ class LiveSource:
     ) -> None:
         """`tasks_count` is how many read at once. All of them may come to read from one broker, so each gets its part
         of the rate."""
+        self.skipped: list[Skipped] = []
+        """Topics of which there is nothing to compare."""
         self._connecting = connecting
         self._scope = scope
         self._task_bytes_per_s = rate_bytes_per_s / tasks_count
@@ -126,7 +128,8 @@ class LiveSource:
         self._listed_below = {
             each: standing.last_stable_offset for each, standing in standings.items() if isinstance(standing, Standing)
         }
-        return [*await self._told(cluster, ids, standings), *_not_compared(found)]
+        self.skipped = [Skipped(name, reason) for name, reason in sorted(found.single_copies.items())]
+        return await self._told(cluster, ids, standings)
 
     async def _past_barriers(
         self, cluster: LiveCluster, ids: Sequence[ReplicaId]
@@ -257,26 +260,6 @@ class LiveSource:
         if whole is None:
             return count * OFFSET_BYTES
         return whole * count // max(1, (replica.log_end_offset or to_offset) - replica.log_start_offset)
-
-
-def _not_compared(found: Found) -> list[Replica]:
-    """One of each partition, for its name and the reason."""
-    return [
-        Replica(
-            id=ReplicaId(topic.name, partition.partition, partition.leader),
-            label=f"broker {partition.leader}",
-            place=f"broker {partition.leader}",
-            topic_id=topic.topic_id,
-            is_live=True,
-            is_leader=True,
-            leader_epoch=partition.leader_epoch,
-            is_read=False,
-            skipped=(Skipped(f"{topic.name}-{partition.partition}", found.single_copies[topic.name]),),
-        )
-        for topic in found.topics
-        if topic.name in found.single_copies
-        for partition in topic.partitions.values()
-    ]
 
 
 def _check_permission(standings: Mapping[ReplicaId, Standing | SextonError]) -> None:
