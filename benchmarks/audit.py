@@ -1,8 +1,8 @@
 """`sexton audit` of directories beside `kafka-dump-log`, in the same run: how many megabytes of replicas a second.
 
 Three replicas of one partition of the same records, cleaned as it would be with compaction off: the most there is to
-read. Each kind of data (100 bytes, 1 KB, lz4, zstd) is audited from directories, and once its dump is timed, of one
-segment, by Kafka's own tool with `--deep-iteration`, which reads what an audit reads and compares nothing.
+read. Each kind of data (100 bytes, 1 KB, lz4, zstd) is audited from directories, and one segment of it is dumped by
+Kafka's own tool with `--print-data-log`, which reads what an audit reads and compares nothing.
 
     python -m benchmarks.audit --mb 2048
     python -m benchmarks.audit --mb 256 --kinds 100B,lz4 --no-kafka
@@ -98,13 +98,13 @@ def write_replicas(parent: Path, kind: Kind, size_bytes: int) -> dict[int, list[
 
 
 def dump_mb_per_s(path: Path) -> float:
-    """Of `kafka-dump-log --deep-iteration`, its output thrown away."""
+    """Of `kafka-dump-log --print-data-log`, which is what could be compared by key; its output is thrown away."""
     command = [
         str(jars.java()),
         "-cp",
         jars.classpath(KAFKA_VERSION),
         DUMP_TOOL,
-        "--deep-iteration",
+        "--print-data-log",
         "--files",
         str(path),
     ]
