@@ -89,10 +89,13 @@ def partition(report: Report, scenario: str) -> PartitionReport:
 def test_the_key_is_found_with_its_class_and_nothing_else(
     report: Report, scenario: str, key: bytes, expected: Class
 ) -> None:
+    """Markers are kept for 0 ms here: where cleaners have been faster than the audit, it says what else it may be."""
     found = partition(report, scenario)
     assert found.verdict is Verdict.DIVERGED, found
-    assert [(case.key.key, case.explained.is_class) for case in found.cases] == [(key, expected)]
+    assert [case.key.key for case in found.cases] == [key]
     (case,) = found.cases
+    told = case.explained
+    assert told.is_class == expected or (not told.is_sure and expected in told.alternatives), told
     assert [found.standings[number].replica.id.broker for number in case.explained.accused] == [AWAY]
 
 
