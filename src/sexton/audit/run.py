@@ -91,7 +91,14 @@ def audit(
     skipped = [each for source in sources for each in getattr(source, "skipped", ())]
     ordered = tuple(reports[name] for name in sorted(reports))
     took_s = time.monotonic() - began_s
-    return Report(ordered, points, tuple(dict.fromkeys(skipped)), size_bytes, took_s, began_ms)
+    return Report(
+        partitions=ordered,
+        hash_key=points,
+        skipped=tuple(dict.fromkeys(skipped)),
+        size_bytes=size_bytes,
+        took_s=took_s,
+        began_ms=began_ms,
+    )
 
 
 class _Attempt:
