@@ -165,6 +165,14 @@ def test_only_the_keys_of_a_report_are_looked_at_again(tmp_path: Path) -> None:
     assert {case.key.key for case in again.cases} == {b"user"}
 
 
+def test_a_report_that_tells_of_few_keys_still_finds_all_of_them_again(tmp_path: Path) -> None:
+    lost = [data((b"key %d" % number, b"v"), at=number) for number in range(5)]
+    dirs = brokers(tmp_path, On([*lost, FILLER]), On([*lost, FILLER]), On([FILLER]))
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(as_dict(audited(dirs), 1)))
+    assert len(audited(dirs, only.read(path)).partitions[0].cases) == 5
+
+
 def test_after_the_repair_the_same_keys_agree(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(json.dumps(as_dict(tombstone(tmp_path))))

@@ -113,8 +113,8 @@ def _will_diverge(found: Explained, standing: Standing) -> Explained:
     return Explained(
         is_class=Class.WILL_DIVERGE,
         is_sure=True,
-        because=f"{standing.label} will show this {how}, and nothing that is left elsewhere mends it. It will be "
-        f"{_named(found)}: {found.because}",
+        because=f"{standing.label} will show this {how}, and nothing that is left elsewhere mends it. It will be of "
+        f"class {_named(found)}: {found.because}",
         facts={**found.facts, "will_be": int(found.is_class), "will_be_is_sure": found.is_sure},
     )
 

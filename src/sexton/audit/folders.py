@@ -21,7 +21,7 @@ import numpy as np
 from sexton.audit.replica import AbortedClaim, OpenClaim, Replica, ReplicaId, Skipped
 from sexton.errors import NotALogError, SextonError
 from sexton.log.stopped.kraft_metadata import ClusterMetadata, read_metadata
-from sexton.log.stopped.partition import PartitionLog, ReadCheckpoint, open_partition
+from sexton.log.stopped.partition import PartitionLog, ReadCheckpoint, Segment, open_partition
 from sexton.log.stopped.running import is_running
 from sexton.log.stopped.surroundings import is_sextons
 from sexton.records import checkpoints, indexes, names
@@ -337,13 +337,24 @@ def _end_offset(log: PartitionLog) -> int:
     """By the headers of the last segment."""
     segment = log.segments[-1]
     end = segment.base_offset
-    for piece in FileStretch(0, str(segment.path), segment.size_bytes, end, INT64_MAX, True).pieces():
+    for piece in _whole(segment).pieces():
         try:
             for table in scan(piece.data, 0, len(piece.data), piece.place, check_crc=False, previous_offset=end - 1):
                 end = int(table["last_offset"][-1]) + 1
         except SextonError:
             break
     return end
+
+
+def _whole(segment: Segment) -> FileStretch:
+    return FileStretch(
+        replica=0,
+        path=str(segment.path),
+        size_bytes=segment.size_bytes,
+        from_offset=segment.base_offset,
+        to_offset=INT64_MAX,
+        is_last=True,
+    )
 
 
 def _batches_at(stretch: FileStretch, wanted: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[int, Batch]:

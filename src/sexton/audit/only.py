@@ -43,7 +43,7 @@ def _of_report(text: str, place: str) -> Only:
     try:
         report = json.loads(text)
         points = HashKey(*map(int, report["hash_key"]))
-        found = [(each["partition"], one["key_hash"]) for each in report["partitions"] for one in each["differences"]]
+        found = [(each["partition"], str(name)) for each in report["partitions"] for name in each["key_hashes"]]
         return Only(
             points, frozenset(int(name[:16], 16) for _, name in found), frozenset(partition for partition, _ in found)
         )

@@ -58,7 +58,9 @@ def _in_a_sentence(report: Report) -> str:
     parts = []
     if wrong:
         keys = sum(each.counts.differing_count - each.counts.changed_count for each in wrong)
-        parts.append(f"{len(wrong):,} of {count:,} partitions differ between replicas, in {keys:,} keys")
+        hidden = sum(max(each.counts.pinned.values(), default=0) for each in wrong)
+        more = f", and {hidden:,} more are not shown by all" if hidden else ""
+        parts.append(f"{len(wrong):,} of {count:,} partitions differ between replicas, in {keys:,} keys{more}")
     else:
         parts.append(f"no replica of {count:,} partitions shows its consumers anything else than the others")
     if unknown:

@@ -57,7 +57,7 @@ def bytes_json(data: bytes | None) -> dict[str, str] | None:
 
 
 def as_dict(report: Report, limit: int | None = None, *, shows_values: bool = False) -> dict[str, Any]:
-    """`limit` bounds the differences that are listed, in all."""
+    """`limit` bounds the differences that are told in whole. Hashes of keys are there of all, for `--only`."""
     left = limit
     partitions = []
     for each in report.partitions:
@@ -88,6 +88,7 @@ def _partition_dict(each: PartitionReport, cases: Sequence[Case], shows_values: 
         "replicas": [_replica_dict(each, number) for number in each.standings],
         "not_read": [_unread_dict(replica) for replica in each.unread],
         "findings": [_finding_dict(each, finding) for finding in each.findings],
+        "key_hashes": [case.key.name for case in each.cases],
         "differences": [case_dict(each, case, shows_values=shows_values) for case in cases],
         "failures": [{"replica": label, "error": error_dict(error)} for label, error in each.failures],
         "notes": list(each.notes),

@@ -33,7 +33,7 @@ from sexton.audit.standing import Standing, reference_of, settle
 from sexton.records.batch import Batch
 from sexton.records.kernels.keys import FLAG_BITS
 from sexton.records.keyhash import HashKey, random_hash_key
-from sexton.spark.fold_compare import NO_CODE, Compared, View
+from sexton.spark.fold_compare import NO_CODE, Compared, View, Why
 from sexton.spark.fold_job import FoldJob, Side
 from sexton.spark.fold_pass import StretchFacts
 from sexton.spark.stretches import Stretch
@@ -96,7 +96,14 @@ def audit(
     skipped = [each for source in sources for each in getattr(source, "skipped", ())]
     ordered = tuple(reports[name] for name in sorted(reports))
     took_s = time.monotonic() - began_s
-    return Report(ordered, points, tuple(dict.fromkeys(skipped)), size_bytes, took_s, began_ms)
+    return Report(
+        partitions=ordered,
+        hash_key=points,
+        skipped=tuple(dict.fromkeys(skipped)),
+        size_bytes=size_bytes,
+        took_s=took_s,
+        began_ms=began_ms,
+    )
 
 
 class _Attempt:
@@ -307,7 +314,7 @@ class _Attempt:
         for row in rows:
             key = looked_up_key(row, readable, found, self._hash_key)
             if key is None:
-                changed_count += 1
+                changed_count += int(row["why"] == Why.DIFFERS)
             else:
                 keys.append(key)
         return keys, changed_count

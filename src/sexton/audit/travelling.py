@@ -93,12 +93,12 @@ def compare(paths: Sequence[Path], *, limit: int, progress: Callable[[str], None
         progress(f"{name[0]}-{name[1]}")
         reports.append(_compare_partition(name, by_partition[name], limit))
     return Report(
-        tuple(reports),
-        files[0].hash_key,
-        tuple(dict.fromkeys(skipped for file in files for skipped in file.skipped)),
-        sum(each.standing.size_bytes for some in by_partition.values() for each in some),
-        time.monotonic() - began_s,
-        began_ms,
+        partitions=tuple(reports),
+        hash_key=files[0].hash_key,
+        skipped=tuple(dict.fromkeys(skipped for file in files for skipped in file.skipped)),
+        size_bytes=sum(each.standing.size_bytes for some in by_partition.values() for each in some),
+        took_s=time.monotonic() - began_s,
+        began_ms=began_ms,
     )
 
 
