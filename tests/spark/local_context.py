@@ -30,6 +30,13 @@ class LocalContext:
         parts = [rows[start:end] for start, end in pairwise(cuts)]
         return LocalRows(self, lambda: pickle.loads(pickle.dumps(parts)))
 
+    def runJob(  # noqa: N802 - Spark's name
+        self, rows: LocalRows, function: Callable[[Iterator[Any]], Iterable[Any]], partitions: Iterable[int]
+    ) -> list[Any]:
+        parts = rows._parts()
+        found = [list(function(iter(parts[index]))) for index in partitions]
+        return [row for part in pickle.loads(pickle.dumps(found)) for row in part]
+
     def broadcast(self, value: Any) -> LocalBroadcast:
         return LocalBroadcast(self, value)
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sexton.compaction import survey
 from sexton.compaction.kernels.contents import CONTENT, buckets_of, hash_contents
 from sexton.compaction.reference import compact, fold_by_key
 from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE
@@ -25,7 +24,7 @@ from sexton.records import checkpoints, names
 from sexton.records.batch import Batch, Header, Record, encode, make_batch
 from sexton.records.kernels import scan
 from sexton.records.keyhash import HashKey, hash_key, hash_numbers
-from sexton.spark import arrow_columns, unpacking, whole_log
+from sexton.spark import arrow_columns, file_stretch, fold_job, fold_pass, unpacking
 from sexton.spark.diff import Diff, diff
 from tests import logs
 from tests.spark.local_context import LocalContext
@@ -115,8 +114,9 @@ def test_chunks_cut_anywhere_give_the_same_answer(tmp_path: Path, monkeypatch: p
     lagging = logs.Log(log.bases[:1], [log.batches[: len(log.batches) // 2]])
     side_a, side_b = write(tmp_path / "a", log), write(tmp_path / "b", lagging)
     whole = run(side_a, side_b)
-    monkeypatch.setattr(survey, "GRAIN_RECORDS", 3)
-    monkeypatch.setattr(whole_log, "CHUNK_RECORDS_MAX", 5)
+    monkeypatch.setattr(file_stretch, "PIECE_BYTES", 100)
+    monkeypatch.setattr(fold_pass, "RUN_ENTRIES_MAX", 3)
+    monkeypatch.setattr(fold_job, "BUCKET_BYTES", 1000)
     monkeypatch.setattr(unpacking, "RUN_RECORDS", 2)
     cut = run(side_a, side_b)
     assert whole.differing_count > 0

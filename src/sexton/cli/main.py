@@ -47,6 +47,11 @@ class Commands(LazyGroup):
         ),
         "cluster": Entry("sexton.cli.cluster:app", "Show brokers, their health and their disks.", _USE),
         "config": Entry("sexton.cli.config:app", "Show and change settings of topics, brokers and groups.", _USE),
+        "audit": Entry(
+            "sexton.cli.audit:app",
+            "Whether the replicas of a cluster agree, key by key; if not, why, and what to do.",
+            _PROVE,
+        ),
         "simulate": Entry(
             "sexton.cli.simulate:simulate",
             "Run whole clusters under virtual time, with faults, and check every rule.",

@@ -37,6 +37,8 @@ LEAVE_GROUP = Api(13, "LeaveGroup", 3, 5)
 SYNC_GROUP = Api(14, "SyncGroup", 0, 5)
 DESCRIBE_GROUPS = Api(15, "DescribeGroups", 0, 5)
 LIST_GROUPS = Api(16, "ListGroups", 4, 5)
+SASL_HANDSHAKE = Api(17, "SaslHandshake", 1, 1)
+"""With version 0 the mechanism's messages would follow bare, without requests around them."""
 API_VERSIONS = Api(18, "ApiVersions", 2, 2)
 """Version 2 is the newest that all brokers from 2018 to today support."""
 CREATE_TOPICS = Api(19, "CreateTopics", 2, 7)
@@ -51,6 +53,7 @@ WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 1)
 """Version 2 is for coordinators, which know the transaction version."""
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4)
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 4, 4)
+SASL_AUTHENTICATE = Api(36, "SaslAuthenticate", 0, 2)
 CREATE_PARTITIONS = Api(37, "CreatePartitions", 0, 3)
 DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2)
 ELECT_LEADERS = Api(43, "ElectLeaders", 1, 2)

@@ -24,6 +24,7 @@ from sexton.client.errors import (
     refusal,
 )
 from sexton.client.metadata import Address, Metadata, TopicInfo
+from sexton.client.security.login import Login
 from sexton.ports.clock import Clock
 from sexton.ports.network import Network
 from sexton.protocol.errors import ErrorCode
@@ -62,6 +63,11 @@ class Peer:
     def has(self, api: Api) -> bool:
         return api.key in self._versions
 
+    def speaks(self, api: Api) -> bool:
+        """Whether there is a version of it that both sides have."""
+        low, high = self._versions.get(api.key, (0, -1))
+        return max(low, api.lowest) <= min(high, api.highest)
+
     async def call(self, api: Api, body: Mapping[str, Any], timeout_ms: int | None = None) -> Any:
         return await self.rpc.call(api.key, self.version(api), body, timeout_ms=timeout_ms)
 
@@ -78,6 +84,7 @@ class Client:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         unknown_topic_patience_ms: int = UNKNOWN_TOPIC_PATIENCE_MS,
+        login: Login | None = None,
     ) -> None:
         self.clock = clock
         self.rng = rng
@@ -88,6 +95,7 @@ class Client:
         self._client_id = client_id
         self._connect_timeout_ms = connect_timeout_ms
         self._unknown_topic_patience_ms = unknown_topic_patience_ms
+        self._login = login
         self._peers: dict[Address, Peer] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
         self._is_stale = True
@@ -125,12 +133,16 @@ class Client:
                 apis.API_VERSIONS.key, apis.API_VERSIONS.highest, {}, timeout_ms=self._connect_timeout_ms
             )
             check(answer.error_code, rpc.peer)
+            peer = Peer(rpc, {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys})
+            if self._login is not None:
+                await self._login.run(peer.call, rpc.peer)
         except ConnectionLostError as error:
-            raise NotConnectedError(error.what, rpc.peer, START_ONE) from error  # no request was sent yet
+            remedy = error.remedy or START_ONE
+            raise NotConnectedError(error.what, rpc.peer, remedy) from error  # no request was sent yet
         except BaseException:
             rpc.close()
             raise
-        return Peer(rpc, {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys})
+        return peer
 
     async def peer(self, broker_id: int) -> Peer:
         info = self.metadata.brokers.get(broker_id)
@@ -157,7 +169,8 @@ class Client:
         if not failures:
             raise NotConnectedError("no broker to connect to", "", START_ONE)
         what = "; ".join(dict.fromkeys(error.what for error in failures))
-        raise NotConnectedError(what, ", ".join(dict.fromkeys(error.place for error in failures)), START_ONE)
+        remedy = next((error.remedy for error in failures if error.remedy not in ("", START_ONE)), START_ONE)
+        raise NotConnectedError(what, ", ".join(dict.fromkeys(error.place for error in failures)), remedy)
 
     async def leader(self, topic: str, partition: int) -> Peer:
         if self._is_stale or self.metadata.leader(topic, partition) is None:

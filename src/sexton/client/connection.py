@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sexton.client.errors import START_ONE, BadAnswerError, ConnectionLostError, NotConnectedError
+from sexton.errors import SextonError
 from sexton.ports.disk import Buffer
 from sexton.ports.network import HIGH_BACKLOG_BYTES, Connection, Network
 from sexton.protocol import messages
@@ -208,6 +209,9 @@ class Rpc:
         self._room.set()
 
     def closed(self, error: Exception | None) -> None:
+        if isinstance(error, SextonError):
+            self._give_up(ConnectionLostError(error.what, self.peer, error.remedy))
+            return
         what = f"the connection was lost: {error}" if error is not None else "the other side closed the connection"
         self._give_up(ConnectionLostError(what, self.peer))
 

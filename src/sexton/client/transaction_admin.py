@@ -127,7 +127,7 @@ async def describe_producers(client: Client, places: Iterable[TopicPartition]) -
             body = {"topics": [{"name": topic, "partition_indexes": [partition]}]}
             response = (await peer.call(apis.DESCRIBE_PRODUCERS, body)).topics[0].partitions[0]
             check(response.error_code, f"{topic}-{partition}", response.error_message)
-            return [_producer_at((topic, partition), each) for each in response.active_producers]
+            return [producer_at((topic, partition), each) for each in response.active_producers]
 
         return await client.retry(attempt)
 
@@ -135,7 +135,7 @@ async def describe_producers(client: Client, places: Iterable[TopicPartition]) -
     return [each for part in found for each in part]
 
 
-def _producer_at(place: TopicPartition, response: Any) -> ProducerAt:
+def producer_at(place: TopicPartition, response: Any) -> ProducerAt:
     start = response.current_txn_start_offset
     return ProducerAt(
         place=place,

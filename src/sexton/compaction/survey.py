@@ -85,13 +85,7 @@ class LogSurvey:
         return min(found) if found else None
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """No outcome below it can change: a marker at or above the high watermark may still be truncated."""
-        markers = self.events.markers
-        undecided = markers["first_data_offset"][
-            (markers["offset"] >= high_watermark) & (markers["first_data_offset"] != NO_OFFSET)
-        ]
-        first = np.concatenate([undecided, self.events.open_first_offsets]).min(initial=high_watermark)
-        return int(first)
+        return self.events.last_stable_offset(high_watermark)
 
 
 def survey_segment(data: Bytes, base_offset: int, place: str) -> SegmentSurvey:

@@ -42,6 +42,14 @@ class TransactionEvents:
     open_producer_ids: Longs
     open_first_offsets: Longs
 
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """No outcome below it can change: a marker at or above the high watermark may still be truncated."""
+        undecided = self.markers["first_data_offset"][
+            (self.markers["offset"] >= high_watermark) & (self.markers["first_data_offset"] != NO_OFFSET)
+        ]
+        first = np.concatenate([undecided, self.open_first_offsets]).min(initial=high_watermark)
+        return int(first)
+
 
 def events_of(table: Table) -> TransactionEvents:
     """The events of a batch table. ``first_data_offset`` looks no further back than the table."""

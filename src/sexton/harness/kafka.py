@@ -80,6 +80,8 @@ class KafkaCluster(Cluster[KafkaNode]):
             "advertised.listeners",
             "controller.listener.names",
             "controller.quorum.voters",
+            "listener.security.protocol.map",
+            "inter.broker.listener.name",
             "controller.quorum.bootstrap.servers",
             "log.dir",
             "log.dirs",
@@ -101,6 +103,7 @@ class KafkaCluster(Cluster[KafkaNode]):
         heap: str = "1g",
         jvm_options: Sequence[str] | None = None,
         format_args: Sequence[str] = (),
+        doors: Mapping[str, str] | None = None,
         keep: bool = False,
     ) -> None:
         """Takes directories and ports, starts nothing.
@@ -108,7 +111,8 @@ class KafkaCluster(Cluster[KafkaNode]):
         `settings` go to every node, `node_settings[i]` to node i on top; both are read at each start of a
         node, so `metadata.settings[...] = ...` and a restart change them. `format_args` go to `StorageTool
         format`, e.g. `("--feature", "transaction.version=1")`. `keep` leaves the directories after success. Without
-        `jvm_options`, nodes start soon rather than run fast.
+        `jvm_options`, nodes start soon rather than run fast. `doors` are more listeners for clients, by name, with
+        their protocols (`{"SECURE": "SASL_SSL"}`); what such a protocol needs is among the settings.
 
         A node that was killed comes back only when its old session has run out: 9 s, as Kafka has it, or
         what `broker.session.timeout.ms` says.
@@ -118,8 +122,13 @@ class KafkaCluster(Cluster[KafkaNode]):
         self.heap = heap
         self.jvm_options = jvm_options
         self.format_args = tuple(format_args)
+        self.doors = dict(doors or {})
         for node_id in range(1, nodes + 1):
-            self._nodes[node_id] = KafkaNode(node_id, self.base_dir / f"node-{node_id}")
+            self._nodes[node_id] = KafkaNode(node_id, self.base_dir / f"node-{node_id}", doors=list(self.doors))
+
+    def bootstrap_at(self, door: str) -> str:
+        """All nodes' addresses behind a door."""
+        return ",".join(node.address_at(door) for node in self._nodes.values())
 
     @classmethod
     def adopt(
@@ -241,12 +250,16 @@ class KafkaCluster(Cluster[KafkaNode]):
 
     def _settings_of(self, node: KafkaNode) -> dict[str, str | int | float | bool]:
         voters = [f"{each.node_id}@{each.controller_address}" for each in self._nodes.values()]
+        open_to_clients = [f"PLAINTEXT://{node.address}", *(f"{name}://{node.address_at(name)}" for name in self.doors)]
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self.doors}
         return {
             **self._asked_of(node),
             "node.id": node.node_id,
             "process.roles": "broker,controller",
-            "listeners": f"PLAINTEXT://{node.address},CONTROLLER://{node.controller_address}",
-            "advertised.listeners": f"PLAINTEXT://{node.address}",
+            "listeners": ",".join([*open_to_clients, f"CONTROLLER://{node.controller_address}"]),
+            "advertised.listeners": ",".join(open_to_clients),
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
+            "inter.broker.listener.name": "PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": ",".join(voters),
             "log.dirs": str(node.data_dir),
@@ -280,7 +293,8 @@ class KafkaCluster(Cluster[KafkaNode]):
 
     def _spawn_witness(self, node: KafkaNode) -> ServerProcess:
         settings = self._settings_of(node)
-        del settings["advertised.listeners"]
+        for broker_only in ("advertised.listeners", "inter.broker.listener.name"):
+            del settings[broker_only]
         settings["process.roles"] = "controller"
         settings["listeners"] = f"CONTROLLER://{node.controller_address}"
         return ServerProcess([*node.prefix, *self._command(node, "witness", settings)], node.console_path)

@@ -22,9 +22,10 @@ META_NAME: Final = "meta.properties"
 
 
 class KafkaNode(Node):
-    def __init__(self, node_id: int, directory: Path) -> None:
+    def __init__(self, node_id: int, directory: Path, doors: Sequence[str] = ()) -> None:
         super().__init__(node_id, directory)
         self.controller_port = Port()
+        self.door_ports = {name: Port() for name in doors}
         self.log_start_bytes = self.log_size_bytes()
         """How much of server.log is from before this cluster object (an adopted copy brings its own)."""
         self.run_start_bytes = 0
@@ -44,7 +45,11 @@ class KafkaNode(Node):
 
     def release_ports(self) -> None:
         super().release_ports()
-        self.controller_port.release()
+        for port in (self.controller_port, *self.door_ports.values()):
+            port.release()
+
+    def address_at(self, door: str) -> str:
+        return f"{self.host}:{self.door_ports[door].number}"
 
     def log_size_bytes(self) -> int:
         return self.log_path.stat().st_size if self.log_path.exists() else 0

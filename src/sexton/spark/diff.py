@@ -1,9 +1,11 @@
 """Compares two replicas of a partition: the ``read_committed`` fold of each, key by key.
 
-    survey    one task per segment        batch headers of both
-    index     one task per chunk          each key's newest visible record, as hashes
-    compare   one task per bucket group   keys on which the sides differ
-    fetch     the driver                  the records of the differing keys that are shown, and the reason
+    survey    one task per segment         batch headers of both
+    index     one task per a few segments  each key's newest visible record, as hashes
+    compare   one task per bucket group    keys on which the sides differ
+    fetch     the driver                   the records of the differing keys that are shown, and the reason
+
+Index and compare are those of `sexton audit`, for two replicas of one partition (``fold_job``).
 
 Each side is folded up to its own last stable offset, for that is what its consumers see. Differences beyond a lagging
 replica's end are differences, too; their reason says so.
@@ -11,15 +13,13 @@ replica's end are differences, too; their reason says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from pyspark import SparkContext
 
-from sexton.compaction import chunking
-from sexton.compaction.chunking import Chunk
 from sexton.compaction.eligibility import first_dirty_offset
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.transactions import TransactionIndex
@@ -30,12 +30,17 @@ from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.kernels.keys import FLAG_BITS
 from sexton.records.kernels.scan import scan_whole
 from sexton.records.keyhash import random_hash_key
-from sexton.spark import diff_pass
+from sexton.spark import fold_job
 from sexton.spark.compact import survey_logs
-from sexton.spark.diff_pass import DIFFERENCE, NO_CODE, Compared, Scope
+from sexton.spark.file_stretch import FileStretch
+from sexton.spark.fold_compare import NO_CODE, Compared, View
+from sexton.spark.fold_job import FoldJob
 from sexton.spark.passes import Progress
-from sexton.spark.whole_log import chunks_below, stable_end
-from sexton.types import NO_OFFSET
+from sexton.spark.whole_log import stable_end
+from sexton.types import INT64_MAX, NO_OFFSET
+
+ONLY_A, ONLY_B = 1, 2
+"""Which sides show something of a key, as bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +169,15 @@ def diff(
             raise survey
         surveys.append(survey)
     side_a, side_b = (Side(label, log, survey) for label, log, survey in zip("AB", logs, surveys, strict=True))
-    results = _compare(context, [side_a, side_b], limit, max_batch_bytes, progress)
-    differing = np.concatenate([np.frombuffer(result.differences, dtype=DIFFERENCE) for result in results])
-    order = np.argsort(np.maximum(differing["code_a"], differing["code_b"]), kind="stable")
+    result = _compare(context, [side_a, side_b], limit, max_batch_bytes, progress)
     return Diff(
         side_a=side_a,
         side_b=side_b,
-        equal_count=sum(result.equal_count for result in results),
-        only_a_count=sum(result.only_a_count for result in results),
-        only_b_count=sum(result.only_b_count for result in results),
-        changed_count=sum(result.changed_count for result in results),
-        differences=tuple(_fetch(side_a, side_b, row) for row in differing[order][:limit]),
+        equal_count=result.key_count - result.differing_count,
+        only_a_count=result.patterns.get(ONLY_A, 0),
+        only_b_count=result.patterns.get(ONLY_B, 0),
+        changed_count=result.patterns.get(ONLY_A | ONLY_B, 0),
+        differences=tuple(_fetch(side_a, side_b, row) for row in result.differences),
     )
 
 
@@ -191,50 +194,40 @@ def _open(path: Path) -> PartitionLog:
 
 def _compare(
     context: SparkContext, sides: Sequence[Side], limit: int, max_batch_bytes: int, progress: Progress
-) -> list[Compared]:
-    sizes = [segment.size_bytes for side in sides for segment in side.survey.segments]
-    target_bytes = chunking.chunk_bytes(sizes, context.defaultParallelism)
-    chunks: list[Chunk] = []
-    for number, side in enumerate(sides):
-        chunks += chunks_below(
-            side.log, side.survey, side.last_stable_offset, target_bytes, partition=number, first_number=len(chunks)
-        )
-    if not chunks:
-        return [Compared()]
-    scopes = [
-        Scope(side.log_start_offset, side.last_stable_offset, side.survey.events.markers, max_batch_bytes)
-        for side in sides
-    ]
-    bucket_count = chunking.bucket_count(sum(chunk.record_count for chunk in chunks))
-    shared = context.broadcast((scopes, chunks))
-    key = random_hash_key()
-
-    def index(number: int) -> Iterator[diff_pass.Row]:
-        all_scopes, all_chunks = shared.value
-        chunk = all_chunks[number]
-        return diff_pass.index_chunk(chunk, all_scopes[chunk.partition], key, bucket_count)
-
-    def compare(rows: Iterable[diff_pass.Row]) -> Iterator[Compared]:
-        return diff_pass.compare_buckets(rows, limit)
-
-    progress("index", len(chunks))
-    indexed = context.parallelize(list(range(len(chunks))), len(chunks)).flatMap(index)
-    reducers = max(1, min(bucket_count, 4 * context.defaultParallelism))
-    progress("compare", reducers)
-    results = indexed.partitionBy(reducers, _identity).mapPartitions(compare).collect()
-    shared.destroy()
-    failure = next((result.failure for result in results if result.failure is not None), None)
+) -> Compared:
+    job = FoldJob(
+        context,
+        [
+            fold_job.Side(
+                partition=0,
+                stretches=tuple(_stretches(number, side)),
+                from_offset=side.log_start_offset,
+                max_batch_bytes=max_batch_bytes,
+            )
+            for number, side in enumerate(sides)
+        ],
+        random_hash_key(),
+        progress=progress,
+    )
+    failure = next((each.failure for each in job.facts() if each.failure is not None), None)
     if failure is not None:
         raise failure
-    return results or [Compared()]
+    # A replica that lags differs: each is taken for all there is.
+    views = [View(0, INT64_MAX, INT64_MAX, side.survey.events.markers) for side in sides]
+    return job.compare(views, limit)[0]
 
 
-def _identity(bucket: int) -> int:
-    return bucket
+def _stretches(number: int, side: Side) -> Iterator[FileStretch]:
+    """What the side's consumers see."""
+    bases = [segment.base_offset for segment in side.log.segments]
+    for segment, end in zip(side.log.segments, [*bases[1:], side.last_stable_offset], strict=True):
+        if segment.base_offset < side.last_stable_offset:
+            end_offset = min(end, side.last_stable_offset)
+            yield FileStretch(number, str(segment.path), segment.size_bytes, segment.base_offset, end_offset)
 
 
 def _fetch(side_a: Side, side_b: Side, row: np.void) -> Difference:
-    offsets = [None if code == NO_CODE else int(code) >> FLAG_BITS for code in (row["code_a"], row["code_b"])]
+    offsets = [None if code == NO_CODE else int(code) >> FLAG_BITS for code in row["code"]]
     found = [
         None if offset is None else side.find(offset) for side, offset in zip((side_a, side_b), offsets, strict=True)
     ]

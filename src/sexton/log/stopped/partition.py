@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -83,23 +83,31 @@ def _located(path: Path) -> Path:
     return located if _is_partition(located) else located.resolve()
 
 
-def open_partition(directory: Path) -> PartitionLog:
-    """Reads names, sizes and checkpoints; opens no segment."""
+ReadCheckpoint = Callable[[Path], Mapping[tuple[str, int], int]]
+
+
+def open_partition(
+    directory: Path, read_checkpoint: ReadCheckpoint = checkpoints.read_offset_checkpoint
+) -> PartitionLog:
+    """Reads names, sizes and checkpoints; opens no segment. Who opens all partitions of a log directory should keep its
+    checkpoints, which have a line for each."""
     parsed = names.parse_partition_dir(directory.name)
     key = (parsed.topic, parsed.partition)
-    segments = tuple(_segments(directory))
+    segments = tuple(list_segments(directory))
     if not segments:
         raise NotALogError("there is no .log file in it", str(directory), "An empty partition needs no work")
     log_dir, watermarks = directory.parent, _watermarks(directory)
     # A Sexton broker keeps the log start beside each log, Kafka keeps all of them in one file.
-    starts = [_checkpoint(each, checkpoints.LOG_START_OFFSET_CHECKPOINT).get(key, 0) for each in (log_dir, directory)]
-    cleaner_offset = _checkpoint(log_dir, checkpoints.CLEANER_OFFSET_CHECKPOINT).get(key)
+    starts = [
+        read_checkpoint(each / checkpoints.LOG_START_OFFSET_CHECKPOINT).get(key, 0) for each in (log_dir, directory)
+    ]
+    cleaner_offset = read_checkpoint(log_dir / checkpoints.CLEANER_OFFSET_CHECKPOINT).get(key)
     return PartitionLog(
         directory=directory,
         topic=parsed.topic,
         partition=parsed.partition,
         segments=segments,
-        high_watermark=_checkpoint(log_dir, checkpoints.REPLICATION_OFFSET_CHECKPOINT).get(key),
+        high_watermark=read_checkpoint(log_dir / checkpoints.REPLICATION_OFFSET_CHECKPOINT).get(key),
         log_start_offset=max(*starts, segments[0].base_offset),
         cleaner_offset=cleaner_offset if watermarks is None else watermarks.compacted.keys,
         watermarks=watermarks,
@@ -177,10 +185,10 @@ def _is_last(path: Path) -> bool:
 def _last_segment(directory: Path, modified_ns: int) -> str:
     """The file name; empty if there is none. The time is that of the directory's last change: a task asks this for each
     slice of a log that may have thousands of segments."""
-    return max((segment.path.name for segment in _segments(directory)), default="")
+    return max((segment.path.name for segment in list_segments(directory)), default="")
 
 
-def _segments(directory: Path) -> Iterator[Segment]:
+def list_segments(directory: Path) -> Iterator[Segment]:
     try:
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             file = names.parse_segment_file(entry.name)

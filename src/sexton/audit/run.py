@@ -1,0 +1,320 @@
+"""An audit from its sources to its report: what is read when, in which order, and how often.
+
+    find      each source                 replicas in scope, and how each stands
+    read      one Spark job               every replica, once (``spark.fold_job``)
+    tails     the same                    what came since, until each was read past all that any other had shown
+    compare   the same                    keys on which replicas differ
+    again     the same                    until differences stand (``settling``), where brokers go on working
+    look up   the driver                  the records of those keys again: what has changed meanwhile is dropped
+    judge     pure                        what it is, and why
+
+Why the order cannot accuse wrongly is told where differences settle (``settling``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from pyspark import SparkContext
+
+from sexton.audit.again import is_still_claimed, is_still_mismatched
+from sexton.audit.claims import find_mismatches, wrong_claims
+from sexton.audit.judge import Counts, PartitionReport, judge
+from sexton.audit.keys import DifferingKey
+from sexton.audit.only import Only
+from sexton.audit.replica import Replica, ReplicaId, Source
+from sexton.audit.report import Report
+from sexton.audit.seen import looked_up_key, standing_of, view_of
+from sexton.audit.settling import LOOKS_MAX, ROWS_MAX, Looks
+from sexton.audit.standing import Standing, reference_of, settle
+from sexton.records.batch import Batch
+from sexton.records.kernels.keys import FLAG_BITS
+from sexton.records.keyhash import HashKey, random_hash_key
+from sexton.spark.fold_compare import NO_CODE, Compared, View, Why
+from sexton.spark.fold_job import FoldJob, Side
+from sexton.spark.fold_pass import StretchFacts
+from sexton.spark.stretches import Stretch
+from sexton.types import NO_OFFSET, TopicPartition
+
+CONFIRM_DEFAULT = 10_000
+"""Differing keys of a partition that are looked at again and explained; the rest are counted."""
+
+ATTEMPTS_MAX = 3
+"""How often a partition is read whose leader changes meanwhile."""
+
+Progress = Callable[[str, int], None]
+
+AllStandings = dict[TopicPartition, dict[int, Standing]]
+
+
+def _ignore(step: str, tasks: int) -> None: ...
+
+
+@dataclass(slots=True)
+class _Member:
+    """A replica in the job."""
+
+    number: int
+    replica: Replica
+    source: Source
+    facts: list[StretchFacts] = field(default_factory=list)
+    is_current: bool = False
+
+    @property
+    def end_offset(self) -> int:
+        known = (each.read_to for each in self.facts if each.read_to != NO_OFFSET)
+        return max(known, default=self.replica.log_start_offset)
+
+    @property
+    def has_failed(self) -> bool:
+        return any(each.failure is not None for each in self.facts)
+
+
+def audit(
+    context: SparkContext,
+    sources: Sequence[Source],
+    *,
+    confirm: int = CONFIRM_DEFAULT,
+    only: Only | None = None,
+    progress: Progress = _ignore,
+) -> Report:
+    began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
+    reports: dict[TopicPartition, PartitionReport] = {}
+    size_bytes = 0
+    points = random_hash_key() if only is None else only.hash_key
+    wanted: set[TopicPartition] | None = None
+    for attempt in range(ATTEMPTS_MAX):
+        attempted = _Attempt(context, sources, points, wanted, confirm, only, progress)
+        reports.update(attempted.reports())
+        size_bytes += attempted.size_bytes
+        wanted = attempted.changed() if attempt + 1 < ATTEMPTS_MAX else set()
+        if not wanted:
+            break
+    skipped = [each for source in sources for each in getattr(source, "skipped", ())]
+    ordered = tuple(reports[name] for name in sorted(reports))
+    took_s = time.monotonic() - began_s
+    return Report(
+        partitions=ordered,
+        hash_key=points,
+        skipped=tuple(dict.fromkeys(skipped)),
+        size_bytes=size_bytes,
+        took_s=took_s,
+        began_ms=began_ms,
+    )
+
+
+class _Attempt:
+    def __init__(
+        self,
+        context: SparkContext,
+        sources: Sequence[Source],
+        points: HashKey,
+        wanted: set[TopicPartition] | None,
+        confirm: int,
+        only: Only | None,
+        progress: Progress,
+    ) -> None:
+        self._context = context
+        self._confirm = confirm
+        self._progress = progress
+        self._hash_key = points
+        self._only = None if only is None else np.array(sorted(only.firsts), dtype=np.uint64)
+        self._names = frozenset() if only is None else only.partitions
+        self._members: list[_Member] = []
+        self._unread: dict[TopicPartition, list[Replica]] = {}
+        self._find(sources, wanted)
+        self._partitions = sorted({*self._unread, *(each.replica.id.topic_partition for each in self._members)})
+        self._numbers = {name: number for number, name in enumerate(self._partitions)}
+        self._by_partition: dict[TopicPartition, list[_Member]] = {}
+        for each in self._members:
+            self._by_partition.setdefault(each.replica.id.topic_partition, []).append(each)
+        self.size_bytes = 0
+
+    def _find(self, sources: Sequence[Source], wanted: set[TopicPartition] | None) -> None:
+        found = [(source, replica) for source in sources for replica in source.find()]
+        read = {replica.id for _, replica in found if replica.is_read}
+        taken: set[ReplicaId] = set()
+        for source, replica in found:
+            name = replica.id.topic_partition
+            if (wanted is not None and name not in wanted) or (self._names and replica.name not in self._names):
+                continue
+            if not replica.is_read:
+                if replica.id not in read:
+                    self._unread.setdefault(name, []).append(replica)
+            elif replica.id not in taken:  # a broker that answers before its directory
+                taken.add(replica.id)
+                self._members.append(_Member(len(self._members), replica, source))
+
+    def reports(self) -> dict[TopicPartition, PartitionReport]:
+        job = FoldJob(
+            self._context, [self._side(each) for each in self._members], self._hash_key, progress=self._progress
+        )
+        self._take(job.facts())
+        self._read_tails(job, self._ends())
+        standings, compared = self._compare(job)
+        busy: dict[TopicPartition, int] = {}
+        if any(each.replica.is_live for each in self._members):
+            standings, compared, busy = self._look_until_settled(job, standings, compared)
+        self.size_bytes = sum(facts.size_bytes for each in self._members for facts in each.facts)
+        return {name: self._report(name, standings[name], compared.get(name), busy.get(name, 0)) for name in standings}
+
+    def _compare(self, job: FoldJob) -> tuple[AllStandings, dict[TopicPartition, Compared]]:
+        standings = {name: self._standings(name) for name in self._partitions}
+        views: list[View | None] = [None] * len(self._members)
+        for each in standings.values():
+            readable = {number: one for number, one in each.items() if one.failure is None}
+            for number, standing in readable.items() if len(readable) > 1 else ():
+                views[number] = view_of(standing)
+        ends = {number: view.visible_end for number, view in enumerate(views) if view is not None}
+        job.index_again(ends, [facts for each in self._members for facts in each.facts])
+        compared = job.compare(views, max(self._confirm, ROWS_MAX), self._only) if any(views) else {}
+        return standings, {self._partitions[number]: each for number, each in compared.items()}
+
+    def _look_until_settled(
+        self, job: FoldJob, standings: AllStandings, compared: dict[TopicPartition, Compared]
+    ) -> tuple[AllStandings, dict[TopicPartition, Compared], dict[TopicPartition, int]]:
+        """Looks again at partitions with brokers that go on working (`settling`)."""
+        looks = {name: Looks(each) for name, each in compared.items() if self._is_live(name)}
+        for _ in range(LOOKS_MAX - 1):
+            open_ones = {name for name, each in looks.items() if each.is_open}
+            if not open_ones:
+                break
+            self._read_tails(job, self._high_watermarks(open_ones))
+            standings, now = self._compare(job)
+            for name in open_ones:
+                looks[name] = looks[name].then(now[name])
+        busy = {}
+        for name, each in looks.items():
+            compared[name], busy[name] = each.settled(self._confirm)
+        return standings, compared, busy
+
+    def _is_live(self, name: TopicPartition) -> bool:
+        return any(each.replica.is_live for each in self._of(name))
+
+    def changed(self) -> set[TopicPartition]:
+        """Partitions whose leader is another than when they were found."""
+        before = {each.replica.id: each.replica for each in self._members}
+        changed = set()
+        for source in {id(each.source): each.source for each in self._members}.values():
+            ids = [each.replica.id for each in self._members if each.source is source]
+            for now in source.now(ids):
+                if now.leader_epoch != before[now.id].leader_epoch:
+                    changed.add(now.id.topic_partition)
+        return changed
+
+    # ---- Reading ----
+
+    def _side(self, member: _Member) -> Side:
+        replica = member.replica
+        cuts = [replica.high_watermark, replica.last_stable_offset, *(each.first_offset for each in replica.open)]
+        return Side(
+            partition=self._numbers[replica.id.topic_partition],
+            stretches=tuple(member.source.stretches(replica, member.number, replica.log_start_offset, None)),
+            cuts=tuple(cut for cut in cuts if cut is not None),
+            from_offset=replica.log_start_offset,
+        )
+
+    def _take(self, facts: Sequence[StretchFacts]) -> None:
+        for each in facts:
+            self._members[each.replica].facts.append(each)
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        """How far the furthest of each partition's replicas was read."""
+        return {name: max(each.end_offset for each in some) for name, some in self._by_partition.items()}
+
+    def _high_watermarks(self, names: set[TopicPartition]) -> dict[TopicPartition, int]:
+        """The highest there is now of each of these partitions, or how far they were read."""
+        ends = {name: end for name, end in self._ends().items() if name in names}
+        for source, members in self._by_source(lambda each: each.replica.id.topic_partition in names):
+            for now in source.now([each.replica.id for each in members]) if members[0].replica.is_live else ():
+                name = now.id.topic_partition
+                ends[name] = max(ends[name], now.high_watermark or 0)
+        return ends
+
+    def _read_tails(self, job: FoldJob, ends: Mapping[TopicPartition, int]) -> None:
+        """Until each replica was read to its partition's end, as far as it comes."""
+        more: list[Stretch] = []
+
+        def is_behind(each: _Member) -> bool:
+            end = ends.get(each.replica.id.topic_partition, 0)
+            return not each.has_failed and not each.replica.is_down and each.end_offset < end
+
+        for source, members in self._by_source(is_behind):
+            behind = {each.replica.id: each for each in members}
+            for replica in source.read_on({id: ends[id.topic_partition] for id in behind}):
+                member = behind[replica.id]
+                if replica.is_read:
+                    member.replica = replace(replica, log_start_offset=member.replica.log_start_offset)
+                    more += member.source.stretches(replica, member.number, member.end_offset, None)
+        if more:
+            self._take(job.add(more))
+        for each in self._members:
+            if each.replica.id.topic_partition in ends:
+                each.is_current = each.end_offset >= ends[each.replica.id.topic_partition]
+
+    def _by_source(self, is_wanted: Callable[[_Member], bool]) -> list[tuple[Source, list[_Member]]]:
+        found: dict[int, tuple[Source, list[_Member]]] = {}
+        for each in self._members:
+            if is_wanted(each):
+                found.setdefault(id(each.source), (each.source, []))[1].append(each)
+        return list(found.values())
+
+    def _of(self, name: TopicPartition) -> list[_Member]:
+        return self._by_partition.get(name, [])
+
+    # ---- What was seen ----
+
+    def _standings(self, name: TopicPartition) -> dict[int, Standing]:
+        all_of_it = {
+            each.number: standing_of(each.replica, each.facts, is_current=each.is_current) for each in self._of(name)
+        }
+        readable = {number: each for number, each in all_of_it.items() if each.failure is None}
+        return {**all_of_it, **settle(readable)}
+
+    def _report(
+        self, name: TopicPartition, standings: Mapping[int, Standing], compared: Compared | None, busy_count: int
+    ) -> PartitionReport:
+        readable = sorted(number for number, each in standings.items() if each.failure is None)
+        reference = reference_of({number: standings[number] for number in readable}) if readable else None
+        keys: list[DifferingKey] = []
+        counts = Counts()
+        if compared is not None:
+            keys, changed_count = self._looked_up(compared, readable)
+            counts = Counts(
+                key_count=compared.key_count,
+                differing_count=compared.differing_count - busy_count,
+                retention_count=compared.retention_count,
+                behind=dict(zip(readable, compared.behind_counts, strict=True)),
+                pinned=dict(zip(readable, compared.pinned_counts, strict=True)),
+                changed_count=changed_count,
+                busy_count=busy_count,
+            )
+        together = {number: standings[number] for number in readable}
+        source_of = {number: self._members[number].source for number in readable}
+        claims = [each for each in wrong_claims(together) if is_still_claimed(source_of[each.replica], each, together)]
+        mismatches = {
+            number: [each for each in some if is_still_mismatched(source_of[number], number, each, together)]
+            for number, some in (find_mismatches(together) if keys else {}).items()
+        }
+        return judge(name, standings, reference, self._unread.get(name, ()), keys, counts, claims, mismatches)
+
+    def _looked_up(self, compared: Compared, readable: Sequence[int]) -> tuple[list[DifferingKey], int]:
+        """The differing keys with their records; those that have changed meanwhile are counted instead."""
+        rows = compared.differences[: self._confirm]
+        found: dict[int, Mapping[int, Batch]] = {}
+        for place, number in enumerate(readable):
+            codes: set[int] = {*rows["code"][:, place].tolist(), *rows["hidden"][:, place].tolist()}
+            offsets = sorted({code >> FLAG_BITS for code in codes if code != NO_CODE})
+            member = self._members[number]
+            found[number] = member.source.look_up(member.replica, offsets) if offsets else {}
+        keys, changed_count = [], 0
+        for row in rows:
+            key = looked_up_key(row, readable, found, self._hash_key)
+            if key is None:
+                changed_count += int(row["why"] == Why.DIFFERS)
+            else:
+                keys.append(key)
+        return keys, changed_count

@@ -1,0 +1,113 @@
+"""`sexton audit watch`: an audit every few hours, and what came of it for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+
+from sexton.cli.broker import UsageError
+
+if TYPE_CHECKING:
+    from sexton.audit.report import Report
+
+UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+EVERY_MIN_S: Final = 1.0
+
+
+def parse_duration_s(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if found is None or float(found[1]) * UNITS_S[found[2]] < EVERY_MIN_S:
+        raise UsageError(f"{text} is no time", "--every", "Write a number and s, m, h or d: 6h, 30m")
+    return float(found[1]) * UNITS_S[found[2]]
+
+
+def parse_endpoint(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65_535:
+        raise UsageError(f"{text} is no address", "--metrics", "Write [HOST]:PORT; without a host, all addresses")
+    return host.strip("[]"), int(port)
+
+
+def watch(
+    bootstrap: Annotated[
+        str, typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Brokers of the cluster.")
+    ],
+    every: Annotated[str, typer.Option(metavar="TIME", help="From one audit's begin to the next: 30m, 6h.")] = "6h",
+    metrics: Annotated[str, typer.Option(metavar="[HOST]:PORT", help="Where Prometheus asks.")] = "127.0.0.1:9400",
+    topic: Annotated[str, typer.Option(metavar="REGEX", help="Topics, by their whole names.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also topics that are not compacted.")] = False,
+    command_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Kafka's client settings: security.protocol, sasl.*, ssl.*.")
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(min=0, metavar="MB/S", help="Read no faster from a broker; 0 for no limit.")
+    ] = 50,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many audits.")] = None,
+    master: Annotated[str, typer.Option(help="The Spark cluster: local[*], spark://host:7077, yarn, ...")] = "local[*]",
+) -> None:
+    """Audit a running cluster again and again, and serve the outcome as metrics for Prometheus.
+
+    An audit that fails is told on the standard error and in the metrics, and tried again at the next time.
+    """
+    from sexton.audit import run
+    from sexton.audit.live.opening import live_source
+    from sexton.cli.connect import parse_bootstrap
+    from sexton.spark import session
+
+    every_s, endpoint, addresses = parse_duration_s(every), parse_endpoint(metrics), parse_bootstrap(bootstrap)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    context = session.start("sexton audit watch", master).sparkContext
+
+    def look() -> Report:
+        source = live_source(
+            addresses,
+            topic,
+            everything=everything,
+            command_config=command_config,
+            rate_bytes_per_s=rate * 1_000_000 if rate else None,
+            tasks_count=context.defaultParallelism,
+        )
+        try:
+            return run.audit(context, [source])
+        finally:
+            source.close()
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_run(look, every_s, endpoint, count))
+
+
+async def _run(look: Callable[[], Report], every_s: float, endpoint: tuple[str, int], count: int | None) -> None:
+    from sexton.adapters.sockets import SocketNetwork
+    from sexton.audit.watch import Watched, WatchPages, watch
+
+    watched = Watched()
+    pages = WatchPages(watched)
+    host, port = endpoint
+    try:
+        port = await pages.start(SocketNetwork(), host, port)
+    except OSError as error:
+        what = f"cannot listen there: {error.strerror or error}"
+        raise UsageError(what, f"{host}:{port}", "Give another port with --metrics") from error
+    Console(stderr=True).print(f"Metrics: http://{host or 'localhost'}:{port}/metrics", highlight=False)
+    try:
+        await watch(look, watched, every_s, count=count, tell=_tell)
+    finally:
+        pages.close()
+
+
+def _tell(report: Report) -> None:
+    from sexton.audit.watch import differing_keys
+
+    found = {label: count for label, count in differing_keys(report).items() if count}
+    told = ", ".join(f"{count:,} {label}" for label, count in found.items()) or "no key differs"
+    logging.getLogger(__name__).info(
+        "%d partitions in %.1f s: %s; %s", len(report.partitions), report.took_s, report.verdict.value, told
+    )

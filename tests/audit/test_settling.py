@@ -1,0 +1,56 @@
+"""Replicas that change while they are read, many hundred times over: nobody is accused who is right, and who is wrong
+is found, each time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sexton.audit import run
+from sexton.audit.classes import Class
+from sexton.audit.judge import PartitionReport, Verdict
+from sexton.audit.run import audit
+from sexton.audit.settling import Looks
+from tests.audit.working import PLANTED, WorkingCluster
+from tests.spark.local_context import LocalContext
+
+SEEDS = 30
+
+
+def look(cluster: WorkingCluster, seed: int) -> PartitionReport:
+    (report,) = audit(LocalContext(random.Random(seed)).as_spark, [cluster]).partitions
+    return report
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_replicas_that_are_right_are_never_accused(seed: int) -> None:
+    cluster = WorkingCluster(random.Random(seed), has_planted=False)
+    for _ in range(3):
+        assert not look(cluster, seed).verdict.is_error
+    cluster.is_at_rest = True
+    found = look(cluster, seed)
+    assert found.verdict is Verdict.AGREE
+    assert (found.counts.busy_count, found.counts.changed_count) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_one_that_is_wrong_is_found_among_all_that_changes(seed: int) -> None:
+    cluster = WorkingCluster(random.Random(seed), has_planted=True)
+    for _ in range(3):
+        found = look(cluster, seed)
+        assert [case.key.key for case in found.cases] == [PLANTED], found
+        (case,) = found.cases
+        assert case.explained.is_class == Class.TOMBSTONE
+        assert {found.standings[number].replica.id.broker for number in case.explained.accused} == {3}
+
+
+def test_with_one_look_alone_replicas_that_are_right_are_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is why there are two."""
+    monkeypatch.setattr(run, "LOOKS_MAX", 1)
+    monkeypatch.setattr(Looks, "settled", lambda looks, limit: (looks.now, 0))
+    accused = 0
+    for seed in range(SEEDS):
+        cluster = WorkingCluster(random.Random(seed), has_planted=False)
+        accused += look(cluster, seed).verdict.is_error
+    assert accused > 0
