@@ -103,12 +103,14 @@ async def read_status(metastore: Metastore) -> Status:
     }
     topics = {topic.topic_id: topic.name for topic in known.topics}
     return Status(
-        await metastore.sum_objects(),
-        await metastore.read_cloud_partitions(),
-        (await metastore.read_collection()).round,
-        await metastore.read_pins(),
-        topics,
-        {(row.topic_id, row.partition): row.storage for row in known.partitions if topics[row.topic_id] in in_cloud},
+        sums=await metastore.sum_objects(),
+        partitions=await metastore.read_cloud_partitions(),
+        round=(await metastore.read_collection()).round,
+        pins=await metastore.read_pins(),
+        topics=topics,
+        storage={
+            (row.topic_id, row.partition): row.storage for row in known.partitions if topics[row.topic_id] in in_cloud
+        },
     )
 
 
