@@ -41,11 +41,13 @@ from sexton.types import PartitionId
 logger = logging.getLogger(__name__)
 
 NAME: Final = "sexton cloud accept-loss"
-LEASE_MS: Final = 15_000
+LEASE_MS: Final = 120_000
+"""A step is decoded and encoded in one turn of the event loop, without a renewal. If the command is killed, what it had
+registered goes so much later."""
 RENEW_MS: Final = 3_000
 PAGE: Final = 1_000
-STEP_BYTES: Final = 64 << 20
-"""Of L0 that is leveled at once: it is held in memory."""
+STEP_BYTES: Final = 8 << 20
+"""Of L0 that is leveled at once: it is held in memory, as objects, and uncompressed may be ten times as much."""
 REFUSED_MAX: Final = 20
 """A log that goes on changing, by compactors that run meanwhile, is read so often anew."""
 
