@@ -249,14 +249,6 @@ def test_an_index_that_lists_committed_data_is_a_wrong_claim(tmp_path: Path) -> 
     assert "COMMIT in between" in claim.because
 
 
-def test_an_index_that_lets_a_transaction_begin_at_something_else_is_a_wrong_claim(tmp_path: Path) -> None:
-    whole = [data((b"a", b"1"), at=0), txn(b"b", b"1", 3), abort(6, 7), FILLER]
-    report = judged(tmp_path, On(whole), On(whole, aborted=[(7, 0, 6, 7)]))
-    (claim,) = report.findings
-    assert claim.is_class == Class.WRONG_CLAIM
-    assert "a batch of something else" in claim.because
-
-
 def test_replicas_that_were_copied_after_a_part_was_cleaned_list_less_rightly(tmp_path: Path) -> None:
     rest = [txn(b"b", b"1", 3), abort(6, 7), FILLER]
     original, copied = On(rest, clean=3, aborted=[(7, 0, 6, 7)]), On(rest)

@@ -21,6 +21,7 @@ from sexton.log.stopped.locks import LOCK_FILE
 from sexton.log.stopped.running import is_running
 from sexton.records import checkpoints, names
 from sexton.records.checkpoints import MetaProperties, PartitionMetadata
+from sexton.spark import file_stretch
 from sexton.spark.file_stretch import FileStretch
 from sexton.types import INT64_MAX
 from tests import logs
@@ -63,12 +64,33 @@ def test_a_message_of_an_old_format_is_named_and_its_partition_unknown(tmp_path:
 
 
 def test_a_batch_that_is_just_being_written_is_taken_for_the_end(tmp_path: Path) -> None:
-    dirs = brokers(tmp_path, On(ALL), On(ALL, high_watermark=2))
+    dirs = brokers(tmp_path, On(ALL), On(ALL, high_watermark=2, was_stopped_cleanly=False))
     path = segment(dirs[2][0])
     path.write_bytes(path.read_bytes()[:-5])
     (report,) = audited(dirs).partitions
     assert report.verdict is Verdict.LAGGING
     assert "cut off" in report.notes[0]
+
+
+def test_a_batch_that_is_cut_off_after_a_clean_stop_is_corrupt(tmp_path: Path) -> None:
+    dirs = brokers(tmp_path, On(ALL), On(ALL, high_watermark=2))
+    path = segment(dirs[2][0])
+    path.write_bytes(path.read_bytes()[:-5])
+    (report,) = audited(dirs).partitions
+    assert report.verdict is Verdict.UNKNOWN
+
+
+def test_a_length_that_reaches_far_beyond_the_end_is_no_batch_that_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_stretch, "TORN_BYTES_MAX", 100)
+    dirs = brokers(tmp_path, On(ALL), On(ALL, was_stopped_cleanly=False))
+    path = segment(dirs[2][0])
+    content = bytearray(path.read_bytes())
+    content[8:12] = (1 << 28).to_bytes(4, "big")
+    path.write_bytes(bytes(content))
+    (report,) = audited(dirs).partitions
+    assert report.verdict is Verdict.UNKNOWN
 
 
 def test_two_of_three_replicas_are_judged_when_one_cannot_be_read(tmp_path: Path) -> None:
@@ -258,8 +280,6 @@ def test_no_file_changes_and_none_is_made(tmp_path: Path) -> None:
 
 
 def test_pages_that_were_not_in_the_cache_are_not_there_afterwards(tmp_path: Path) -> None:
-    from sexton.spark import file_stretch
-
     path = tmp_path / "00000000000000000000.log"
     batches = [data((b"k", os.urandom(4000)), at=offset) for offset in range(200)]
     path.write_bytes(b"".join(map(logs.encode_as_broker, batches)))

@@ -71,7 +71,6 @@ def wrong_claims(standings: Mapping[int, Standing]) -> list[WrongClaim]:
     for number, standing in standings.items():
         for because, facts in (
             *_against_own_markers(standing),
-            *_beginning_elsewhere(standing),
             *_open_ones(standing),
         ):
             found.setdefault((number, repr(facts)), WrongClaim(number, because, facts))
@@ -133,21 +132,6 @@ def _committed_inside(claim: AbortedClaim, commits: Sequence[Marker]) -> Marker 
         if claim.first_offset <= marker.first_data_offset and marker.offset < claim.marker_offset:
             return marker
     return None
-
-
-def _beginning_elsewhere(standing: Standing) -> Iterator[Finding]:
-    """A list that lets a transaction begin at a batch that is not part of it. Where its first batch has been compacted
-    away there is a hole, and the list is as it should be."""
-    for claim in standing.aborted:
-        marker = standing.marker_at(claim.marker_offset)
-        if marker is None or marker.producer_id != claim.producer_id:
-            continue
-        if claim.first_offset < marker.first_data_offset and standing.has_batch_at(claim.first_offset):
-            yield (
-                f"{standing.label} lists the transaction that is aborted at {claim.marker_offset:,} from offset "
-                f"{claim.first_offset:,} on, where its log has a batch of something else",
-                _facts(claim),
-            )
 
 
 def _open_ones(standing: Standing) -> Iterator[Finding]:

@@ -194,7 +194,7 @@ class FolderSource:
                 size_bytes=segment.size_bytes,
                 from_offset=max(segment.base_offset, from_offset),
                 to_offset=min(end, limit),
-                is_last=segment is segments[-1],
+                may_be_torn=segment is segments[-1] and not replica.was_stopped_cleanly,
             )
             for segment, end in zip(segments, ends, strict=True)
             if end > from_offset and segment.base_offset < limit
@@ -353,7 +353,7 @@ def _whole(segment: Segment) -> FileStretch:
         size_bytes=segment.size_bytes,
         from_offset=segment.base_offset,
         to_offset=INT64_MAX,
-        is_last=True,
+        may_be_torn=True,
     )
 
 

@@ -34,6 +34,9 @@ ATTEMPTS_MAX: Final = 5
 SWAP_S: Final = 0.05
 """For a moment, while a cleaner renames files, a log lacks a segment."""
 
+TORN_BYTES_MAX: Final = 16 << 20
+"""What a follower may append at once, and some more. A batch that claims to reach further has a wrong length."""
+
 PAGE_BYTES: Final = mmap.PAGESIZE
 ADVICE_PAGES_MIN: Final = 16
 """Runs of fewer pages stay in the cache: a call for each would cost more than they do."""
@@ -48,8 +51,8 @@ class FileStretch:
     size_bytes: int
     from_offset: int
     to_offset: int
-    is_last: bool = False
-    """Of the log's segments: a batch that is cut off at its end is just being written, and taken for the end."""
+    may_be_torn: bool = False
+    """It is appended to, or was when its broker died: a batch that is cut off at its end is taken for the end."""
 
     def pieces(self) -> Iterator[Piece]:
         for _ in range(ATTEMPTS_MAX):
@@ -64,7 +67,7 @@ class FileStretch:
             return
         try:
             for path, descriptor in descriptors:
-                yield from _read(path, descriptor, self.to_offset, self.is_last)
+                yield from _read(path, descriptor, self.to_offset, self.may_be_torn)
         except OSError as error:
             raise unreadable(self.path, error) from error
         finally:
@@ -109,7 +112,7 @@ def _open_all(stretch: FileStretch) -> list[tuple[str, int]]:
     return found
 
 
-def _read(path: str, descriptor: int, to_offset: int, is_last: bool) -> Iterator[Piece]:
+def _read(path: str, descriptor: int, to_offset: int, may_be_torn: bool) -> Iterator[Piece]:
     with _leaving_no_pages(descriptor):
         position = 0
         carried = 0
@@ -125,12 +128,16 @@ def _read(path: str, descriptor: int, to_offset: int, is_last: bool) -> Iterator
                 return
             if end == 0 and count:
                 if filled == len(memory):
-                    memory = bytearray(memory) + bytearray(max(len(memory), _batch_bytes(data) - len(memory)))
+                    needed, left = _batch_bytes(data), os.fstat(descriptor).st_size - position
+                    if needed > left:  # perhaps a wrong length, of up to two gigabytes
+                        yield _cut_off(path, position, may_be_torn and left <= TORN_BYTES_MAX)
+                        return
+                    memory = bytearray(memory) + bytearray(needed - len(memory))
                 carried = filled
                 continue
             yield Piece(data[:end], path, position)
             if count == 0:
-                yield _cut_off(path, position + end, is_last)
+                yield _cut_off(path, position + end, may_be_torn and filled - end <= TORN_BYTES_MAX)
                 return
             carried = filled - end
             memory[:carried] = memory[end:filled]
@@ -141,8 +148,8 @@ def _batch_bytes(data: Bytes) -> int:
     return 12 + int.from_bytes(data[8:12].tobytes(), "big")
 
 
-def _cut_off(path: str, position: int, is_last: bool) -> Piece:
-    if not is_last:
+def _cut_off(path: str, position: int, is_torn: bool) -> Piece:
+    if not is_torn:
         raise CorruptLogError(
             "the batch is cut off",
             f"{path} at byte {position}",
