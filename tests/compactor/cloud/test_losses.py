@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from sexton.adapters.clock import SystemClock
 from sexton.cli.broker import UsageError
 from sexton.cloud import checking
 from sexton.compactor.cloud.losses import Loss, LossError, accept, find_losses
+from sexton.compactor.cloud.planning import plan_level
 from sexton.compactor.cloud.plans import Writer
 from sexton.ports.cloud import Level, ObjectState, Outcome
 from sexton.ports.object_names import claim_store
@@ -29,7 +30,7 @@ from tests.cloud.leveler import Leveler
 from tests.cloud.test_leveled import keyed, records
 from tests.cloud.test_looking import Place
 from tests.cloud.test_replica import Broker, with_brokers
-from tests.cloud.worlds import CLUSTER, NOW_MS, MemoryStore, away
+from tests.cloud.worlds import CLUSTER, NOW_MS, Forgetful, MemoryStore, away
 from tests.log.helpers import marker, plain, sequenced
 
 ALL = range(1 << 62)
@@ -305,6 +306,105 @@ def test_a_compactor_that_levels_meanwhile_wins_and_the_loss_is_accepted_after_i
         assert [offset for offset, _, _ in await scene.read_by_the_next_leader()] == [0, 1]
 
     with_scene(work)
+
+
+# Whatever happens between two of its steps
+
+
+async def cut_inside(scene: Scene) -> None:
+    await scene.world.store.advance_start(A, (await scene.world.row()).writer_epoch, 4)
+
+
+async def cut_all(scene: Scene) -> None:
+    row = await scene.world.row()
+    await scene.world.store.advance_start(A, row.writer_epoch, row.end_offset)
+
+
+async def others_lead(scene: Scene) -> None:
+    await scene.other.lead(epoch=2)
+    await scene.other.append(keyed(b"new", b"new"))
+
+
+async def a_compactor_works(scene: Scene) -> None:
+    """As far as it can: what is lost stops it."""
+    plan = await plan_level(scene.leveler.metastore, A, TOPIC.name)
+    if plan is not None:
+        await scene.leveler.jobs.level([replace(plan, extents=plan.extents[:1])], scene.leveler.writer, 1 << 20)
+    compaction = await scene.leveler.plan_compaction()
+    if compaction is not None:
+        await scene.leveler.jobs.compact([compaction], scene.leveler.writer)
+
+
+async def somebody_else_accepts_it(scene: Scene) -> None:
+    found = await scene.found()
+    if found:
+        await scene.accept(found)
+
+
+MEANWHILE = (cut_inside, cut_all, others_lead, a_compactor_works, somebody_else_accepts_it)
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE, ids=lambda one: one.__name__)
+def test_whatever_happens_between_two_steps_nothing_else_is_given_up(
+    meanwhile: Callable[[Scene], Coroutine[Any, Any, None]],
+) -> None:
+    """Before each call of the metastore, one after the other; and the answers of all commits are lost once."""
+    calls_count = [1]
+
+    async def go(scene: Scene, number: int) -> None:
+        await scene.one.append(plain(b"0", b"1", b"2", key=b"a"), plain(b"3", b"4", b"5", key=b"b"))
+        for offset in range(6, 11):
+            await scene.one.append(keyed(b"k%d" % offset, b"v"))
+        await scene.level_one()
+        await scene.level_one()
+        for offset in (3, 7, 9):
+            await scene.lose(offset)
+        found = await scene.found()
+        made: list[str] = []
+        lost: set[int] = set()
+
+        def happens(operation: str) -> str | None:
+            made.append(operation)
+            if operation.startswith("commit") and len(made) not in lost:
+                lost.update((len(made), len(made) + 1))
+                return "after"
+            return None
+
+        class Meanwhile:
+            def __getattr__(self, operation: str) -> Any:
+                async def call(*arguments: Any) -> Any:
+                    if len(made) == number:
+                        made.append("")
+                        await meanwhile(scene)
+                    return await getattr(forgetful, operation)(*arguments)
+
+                return call
+
+        forgetful = Forgetful(scene.world)
+        forgetful.loses = happens
+        writer = Writer(CLUSTER, uuid.uuid4())
+        await accept(cast(Any, Meanwhile()), scene.store, writer, A, TOPIC.name, found, SystemClock(), random.Random(1))
+        calls_count[0] = len(made)
+        await scene.world.check()
+        assert await scene.found() == []
+        row = await scene.world.row()
+        kept = {0, 1, 2, 6, 8, *range(10, row.end_offset)}
+        await scene.other.lead(epoch=3)
+        got = {offset for offset, _, _ in records(await scene.other.read_all(row.start_offset))}
+        wanted = {offset for offset in kept if offset >= row.start_offset}
+        if meanwhile is a_compactor_works:
+            wanted -= {0, 1} - got  # of a key the last stays
+        assert got == wanted
+
+    number = 0
+    while number < calls_count[0]:
+
+        async def work(scene: Scene) -> None:
+            await go(scene, number)  # noqa: B023 - it is run here
+
+        with_scene(work)
+        number += 1
+    assert number > 10
 
 
 # The command

@@ -49,7 +49,7 @@ PAGE: Final = 1_000
 STEP_BYTES: Final = 8 << 20
 """Of L0 that is leveled at once: it is held in memory, as objects, and uncompressed may be ten times as much."""
 REFUSED_MAX: Final = 20
-"""A log that goes on changing, by compactors that run meanwhile, is read so often anew."""
+"""A log that goes on changing, by compactors or retention that run meanwhile, is read so often anew."""
 
 
 class LossError(SextonError):
@@ -135,45 +135,51 @@ async def accept(
     jobs = CloudJobs(metastore, store, engine, clock, rng)
     async with _leased(metastore, writer.compactor_id):
         refused_count = 0
-        while (plan := await _next_plan(metastore, key, topic, lost)) is not None:
-            run = jobs.level if plan.extents[0].level is Level.L0 else jobs.merge
-            (done,) = await run([plan], writer, L1_BYTES)
-            refused_count += done.is_refused
-            if done.error and (not done.is_refused or refused_count > REFUSED_MAX):
-                raise LossError(done.error, plan.name, "Call this again; stop compactors if it goes on")
+        while (found := await _first_of(metastore, key, lost)) is not None:
+            plan = await _plan(metastore, key, topic, *found)
+            error, is_refused = "the log has changed meanwhile", True
+            if plan is not None:
+                run = jobs.level if plan.extents[0].level is Level.L0 else jobs.merge
+                (done,) = await run([plan], writer, L1_BYTES)
+                error, is_refused = done.error, done.is_refused
+            refused_count += bool(error)
+            if error and (not is_refused or refused_count > REFUSED_MAX):
+                raise LossError(error, f"{topic}:{key[1]}", "Call this again; stop compactors if it goes on")
     return len(engine.given_up)
 
 
-async def _next_plan(
-    metastore: Metastore, key: PartitionId, topic: str, lost: Sequence[Extent]
-) -> PartitionPlan | None:
-    """What is to be done next; None if none of them is part of the log any more."""
+async def _first_of(
+    metastore: Metastore, key: PartitionId, lost: Sequence[Extent]
+) -> tuple[CloudPartitionRow, Extent] | None:
+    """None if none of them is part of the log any more."""
     offsets = range(lost[0].base_offset, lost[-1].end_offset)
     async for row, extent in _extents(metastore, key, offsets):
-        if extent not in lost:
-            continue
-        if extent.level is Level.L1:
-            settings = await _settings_of(metastore, topic)
-            return PartitionPlan(topic=topic, row=row, extents=(extent,), settings_hash=hash_of_settings(settings))
-        return await _leveling_up_to(metastore, key, topic, row, extent)
+        if extent in lost:
+            return row, extent
     return None
+
+
+async def _plan(
+    metastore: Metastore, key: PartitionId, topic: str, row: CloudPartitionRow, lost: Extent
+) -> PartitionPlan | None:
+    """What is to be done next; None if the log has changed since the row was read."""
+    if lost.level is Level.L0:
+        return await _leveling_up_to(metastore, key, topic, row, lost)
+    settings = await _settings_of(metastore, topic)
+    return PartitionPlan(topic=topic, row=row, extents=(lost,), settings_hash=hash_of_settings(settings))
 
 
 async def _leveling_up_to(
     metastore: Metastore, key: PartitionId, topic: str, row: CloudPartitionRow, lost: Extent
-) -> PartitionPlan:
-    place = f"{topic}:{key[1]}"
+) -> PartitionPlan | None:
     if row.stable_offset < lost.end_offset:
         raise LossError(
             f"a transaction is open below offset {lost.end_offset}, and what comes behind it stays as it is",
-            place,
+            f"{topic}:{key[1]}",
             "Wait until it has ended, or end it: `sexton txn list` shows it",
         )
-    for _ in range(REFUSED_MAX):
-        plan = await plan_level(metastore, key, topic)
-        if plan is not None:
-            return _cut(plan, lost)
-    raise LossError("the log goes on changing", place, "Call this again; stop compactors if it goes on")
+    plan = await plan_level(metastore, key, topic)
+    return None if plan is None or plan.base_offset >= lost.end_offset else _cut(plan, lost)
 
 
 def _cut(plan: PartitionPlan, lost: Extent) -> PartitionPlan:
