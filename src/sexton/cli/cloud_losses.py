@@ -41,7 +41,7 @@ def accept_loss(
     if last < first:
         raise UsageError(f"--to {last} lies below --from {first}", "", "Both are offsets that are lost")
 
-    async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> int:
+    async def work(known: Metastore, bytes_of: ObjectStore, cluster_id: uuid.UUID) -> tuple[int, int]:
         rng = random.Random()
         key = await _cloud_partition(known, topic, partition)
         found = await losses.find_losses(known, bytes_of, cluster_id, key, range(first, last + 1), rng)
@@ -57,10 +57,13 @@ def accept_loss(
             console.print(escape(f"{offsets}, {extent.records_count:,} records: {why} ({extent.object_id})"))
         confirm("Give them up for good?", yes)
         writer = Writer(cluster_id, uuid.uuid4())
-        return await losses.accept(known, bytes_of, writer, key, topic, found, SystemClock(), rng)
+        count = await losses.accept(known, bytes_of, writer, key, topic, found, SystemClock(), rng)
+        return count, len(found) - count
 
-    count = with_cluster(directory, metastore, store, work)
+    count, kept_count = with_cluster(directory, metastore, store, work)
     show.results().print(f"{count:,} runs of {escape(place)} have no records any more; consumers pass over them")
+    if kept_count:
+        show.results().print(f"{kept_count:,} could be read after all, or are no part of the log any more")
 
 
 def _parse_place(place: str) -> tuple[str, int]:

@@ -242,6 +242,33 @@ def test_what_was_damaged_on_its_way_is_not_lost() -> None:
     with_scene(work)
 
 
+@pytest.mark.parametrize(
+    ("is_leveled", "what"), [(False, "epoch"), (True, "epoch"), (True, "footer")], ids=["L0", "L1", "footer of L1"]
+)
+def test_records_around_which_something_is_damaged_are_written_anew(is_leveled: bool, what: str) -> None:
+    """The CRC of a batch does not cover its leader epoch, and a large run of L1 is read by the footer: leaders refuse
+    both, and no record is lost."""
+
+    async def work(scene: Scene) -> None:
+        await scene.write(b"a", b"b", b"c")
+        if is_leveled:
+            for _ in range(3):
+                await scene.level_one()
+        page = await scene.world.store.read_extents(A, 1, 1)
+        assert page is not None
+        (key,) = [key for key in scene.store.objects if key.endswith(str(page.extents[0].object_id))]
+        data = bytearray(scene.store.objects[key])
+        data[page.extents[0].position + 15 if what == "epoch" else -30] ^= 4
+        scene.store.objects[key] = bytes(data)
+        found = await scene.found()
+        assert [one.extent.base_offset for one in found] == [1]
+        assert await scene.accept(found) == 0
+        assert await scene.found() == []
+        assert [offset for offset, _, _ in await scene.read_by_the_next_leader()] == [0, 1, 2]
+
+    with_scene(work)
+
+
 @pytest.mark.parametrize("is_leveled", [False, True], ids=["L0", "L1"])
 def test_a_log_that_begins_inside_what_is_lost_goes_on_behind_it(is_leveled: bool) -> None:
     async def work(scene: Scene) -> None:

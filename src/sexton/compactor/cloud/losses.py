@@ -20,6 +20,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from sexton.cloud.checking import patiently, read_range
 from sexton.cloud.copying import fillers
+from sexton.cloud.footers import read_footer
 from sexton.cloud.ownership import unmarked
 from sexton.compactor.cloud.jobs import CloudJobs
 from sexton.compactor.cloud.planning import plan_level
@@ -35,8 +36,8 @@ from sexton.ports.objects import ObjectMissingError, ObjectStore
 from sexton.ports.work_queue import CompactorRow
 from sexton.records.batch import Batch, decode_all
 from sexton.records.objects import Level as ObjectLevel
-from sexton.records.objects import read_batches
-from sexton.types import PartitionId
+from sexton.records.objects import check_run, find_run, read_batches
+from sexton.types import NO_EPOCH, PartitionId
 
 logger = logging.getLogger(__name__)
 
@@ -80,18 +81,39 @@ async def find_losses(
         if extent.object_id is None:
             continue
         try:
-            await _read_run(store, cluster_id, extent, rng)
+            data = await _read_run(store, cluster_id, extent, rng)
+            await _check_footer(store, cluster_id, key, extent, data, rng)
         except (ObjectMissingError, DamagedObjectError) as error:
             losses.append(Loss(extent, str(error.what)))
     return losses
 
 
+async def _check_footer(
+    store: ObjectStore, cluster_id: uuid.UUID, key: PartitionId, extent: Extent, data: bytes, rng: random.Random
+) -> None:
+    """What only the footer knows of a run: leader epochs, which the CRC of a batch leaves out. Leaders read L1 by it,
+    and L0 without. Raises DamagedObjectError, and what the store raises."""
+    name, level = _named(cluster_id, extent)
+    try:
+        footer = await patiently(lambda: read_footer(store, name), rng)
+        run = find_run(footer, key, extent.base_offset, extent.end_offset, extent.position, name)
+    except DamagedObjectError:
+        if level is ObjectLevel.L0:
+            return
+        raise
+    check_run(run, level, data, name)
+
+
+def _named(cluster_id: uuid.UUID, extent: Extent) -> tuple[str, ObjectLevel]:
+    assert extent.object_id is not None
+    level = ObjectLevel(int(extent.level))
+    return ObjectName(cluster_id, level, extent.object_id).key, level
+
+
 async def _read_run(store: ObjectStore, cluster_id: uuid.UUID, extent: Extent, rng: random.Random) -> bytes:
     """What is damaged is read once again: it may have been on its way. Raises ObjectMissingError, DamagedObjectError,
     and what the store raises."""
-    assert extent.object_id is not None
-    level = ObjectLevel(int(extent.level))
-    name = ObjectName(cluster_id, level, extent.object_id).key
+    name, level = _named(cluster_id, extent)
     with suppress(DamagedObjectError):
         return await _read_intact(store, name, level, extent, rng)
     return await _read_intact(store, name, level, extent, rng)
@@ -212,7 +234,8 @@ class _WithoutThem(ReferenceCloudEngine):
         if extent not in self._lost:
             return await super()._read(extent, writer)
         try:
-            return list(decode_all(await _read_run(self._store, writer.cluster_id, extent, self._rng)))
+            batches = decode_all(await _read_run(self._store, writer.cluster_id, extent, self._rng))
+            return [replace(batch, leader_epoch=NO_EPOCH) for batch in batches]  # it may be what is damaged
         except (ObjectMissingError, DamagedObjectError):
             self.given_up.add(extent)
             return list(decode_all(b"".join(fillers(extent.base_offset, extent.end_offset, EpochHistory()))))
