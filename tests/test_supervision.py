@@ -28,7 +28,7 @@ AWAITED_BY_THEIR_MAKERS = {
 
 
 NOT_IN_A_BROKER = frozenset(
-    {"checker", "cli", "compactor", "harness", "history", "reproduce", "simulate", "spark", "verify"}
+    {"audit", "checker", "cli", "compactor", "harness", "history", "reproduce", "simulate", "spark", "verify"}
 )
 """Packages that no broker imports, or that run one."""
 

@@ -57,7 +57,7 @@ class Copies:
             if path.is_dir():
                 while not _copy_log(path, target / path.name):
                     shutil.rmtree(target / path.name, ignore_errors=True)
-            elif path.name != ".lock":
+            elif path.name != ".lock" and not path.name.endswith(".tmp"):  # which is renamed at any moment
                 shutil.copy2(path, target / path.name)
 
 

@@ -64,7 +64,7 @@ class Place:
 
     def run(self, *words: str) -> Result:
         where = ["--metastore", self.metastore_url, "--store", self.store_url]
-        return CliRunner().invoke(app, ["cloud", *words, *where], terminal_width=200)
+        return CliRunner().invoke(app, ["cloud", *words, *where], env={"COLUMNS": "200"})
 
     def json(self, *words: str) -> Any:
         done = self.run(*words, "--json")

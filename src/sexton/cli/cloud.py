@@ -41,6 +41,8 @@ app = typer.Typer(
 
 STATES = ("pending", "live", "garbage")
 WAITING_SHOWN = 10
+NAME_WIDTH_MIN = 12
+"""Of a topic: a terminal of 80 columns would show nothing of it."""
 LOST_REMEDY = (
     "`sexton cloud why OBJECT` says what each was part of. What is lost for good is given up with "
     "`sexton cloud accept-loss`"
@@ -101,6 +103,7 @@ def status(
     table = Table(
         "topic", "partition", "start", "end", "stable", "leveled", "cleaned", "L0 waits", "bytes", "writer", "epoch"
     )
+    table.columns[0].min_width = NAME_WIDTH_MIN
     for row in found.partitions:
         table.add_row(
             escape(_name_of(found, row)),

@@ -17,7 +17,7 @@ from tests.audit.live.load import load
 from tests.audit.live.planting import BAD, CLEANED, EAGER, PLANTED, plant
 from tests.audit.live.reading import source_at
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.soak]  # tests/audit/test_settling.py has it in memory
 
 TOPIC = "users"
 AUDITS_COUNT = 3
