@@ -45,6 +45,8 @@ def main() -> None:
     given = parser.parse_args()
     console = Console(width=170)
     chosen = [line for line in lines() if not given.lines or any(part in line.name for part in given.lines)]
+    if not chosen:
+        parser.error(f"no line has {' or '.join(given.lines)} in its name; --list names them")
     if given.list:
         for line in chosen:
             console.print(line.name, highlight=False)
