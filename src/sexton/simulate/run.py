@@ -24,6 +24,9 @@ from sexton.simulate.themes import themed
 
 TAIL_LINES = 120
 
+YOUNG_OBJECTS = 50_000
+"""Objects between two looks for garbage, in place of Python's 700: a run makes cycles all the time and keeps few."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -140,3 +143,4 @@ def _prepare() -> None:
     """What is loaded stays: it is not looked through each time that garbage is collected."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 20, 50)
