@@ -25,6 +25,12 @@ RESTART_GAP_S = 5
 
 PARTITIONS_COUNT = 6
 
+READ_PATIENCE_S = 30
+"""How long a consumer may be silent at the end before what it has not read counts as lost."""
+
+REPEATED_S = 1
+"""How long it goes on once it has read all, in case that something comes twice."""
+
 
 class Load:
     """A producer with acks=all that sends a record to each partition now and then, and a consumer in a group."""
@@ -78,14 +84,23 @@ class Load:
             self.delivered[message.partition()].append((time.monotonic(), int(message.value())))
 
     def _consume(self) -> None:
+        """Until it has read what was delivered, or nothing comes any more.
+
+        librdkafka waits up to ten seconds before it connects again to a broker that was away: silence of a few seconds
+        says nothing."""
         self._consumer.subscribe([self._topic])
-        quiet_since_s = time.monotonic()
-        while not self._is_over.is_set() or time.monotonic() - quiet_since_s < 3:
+        read_s = time.monotonic()
+        while not self._is_over.is_set() or time.monotonic() - read_s < self._patience_s():
             message = self._consumer.poll(0.2)
             if message is None or message.error() is not None:
                 continue
-            quiet_since_s = time.monotonic()
-            self.read[message.partition() or 0].append((quiet_since_s, int(message.value() or b"")))
+            read_s = time.monotonic()
+            self.read[message.partition() or 0].append((read_s, int(message.value() or b"")))
+
+    def _patience_s(self) -> float:
+        is_producing = self._threads[0].is_alive()
+        is_behind = any(len(self.read[each]) < len(self.delivered[each]) for each in self.delivered)
+        return READ_PATIENCE_S if is_producing or is_behind else REPEATED_S
 
 
 def longest_gap_s(happened: dict[int, list[tuple[float, int]]]) -> float:
