@@ -1,4 +1,4 @@
-"""`sexton log dump`: a log, record by record.
+"""`sexton log dump`: a log, or an object of cloud topics, record by record.
 
 This is the tool for a look at broken data, so it goes through the plain reference decoder, batch by batch: what came
 before a corrupt batch is printed, then the error says where it is. Batches that no filter can match are not unpacked.
@@ -11,22 +11,29 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
+from sexton.adapters.objects.blocking import BlockingStore
+from sexton.adapters.objects.named import find_objects, read_footer
 from sexton.cli import show
-from sexton.errors import NotALogError
+from sexton.errors import DamagedObjectError, NotALogError
 from sexton.log.stopped.partition import find_partitions, mapped, open_partition
 from sexton.records import codecs, names
 from sexton.records.batch import Batch, ControlType, Header, Record, decode, decode_header
 from sexton.records.codecs import Codec
 from sexton.records.header import CODEC_MASK, CONTROL, HEADER_BYTES, attribute_bits
+from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import scan
+from sexton.records.objects import Run
 from sexton.settings.schema import BadSettingError
 from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, OFFSET_MAX
 
@@ -76,18 +83,41 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Batches that lie together: a segment's file, or a partition's run in an object."""
+
+    name: str
+    """Of the file or the object."""
+    partition: str
+    group: str
+    """What a line begins with where several partitions are printed."""
+    base_offset: int
+    position: int
+    """Of its first byte in the file or object."""
+    open: Callable[[], AbstractContextManager[Bytes]]
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a batch lies."""
 
-    path: Path
+    stretch: Stretch
     position: int
     control_type: ControlType
     """What its header scan says, for those who do not unpack its records."""
 
+    @property
+    def short_text(self) -> str:
+        return f"{self.stretch.name.rpartition('/')[2]}:{self.position}"
+
 
 def dump(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="DIR|FILE.log...", help="Partition or log directories, or segment files.")
+        list[str],
+        typer.Argument(
+            metavar="DIR|FILE.log|OBJECT...",
+            help="Partition or log directories, segment files, or objects of cloud topics (a URL, or a file).",
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     from_offset: Annotated[int, typer.Option(min=0, help="The first offset to show.")] = 0,
@@ -112,12 +142,12 @@ def dump(
     end = OFFSET_MAX if to_offset is None else to_offset
     wanted = Filter(from_offset, end, _key_bytes(key), frozenset(kind or []))
     describe = _batch_line if headers_only else _record_lines
-    segments = list(_segments(paths, wanted))
-    is_one = as_json or len({path.parent for path in segments}) <= 1
+    stretches = [stretch for path in paths for stretch in _stretches(path, wanted)]
+    is_one = as_json or len({stretch.group for stretch in stretches}) <= 1
     lines = (
-        line if is_one else f"{path.parent} {line}"
-        for path in segments
-        for line in _lines(path, wanted, describe, headers_only, as_json)
+        line if is_one else f"{stretch.group} {line}"
+        for stretch in stretches
+        for line in _lines(stretch, wanted, describe, headers_only, as_json)
     )
     try:
         for line in islice(lines, limit):
@@ -134,18 +164,18 @@ HEADER_FIELDS = ("position", "size", "control_type", "attributes", "record_count
 Describe = Callable[[Place, Batch, Filter, bool], Iterator[str]]
 
 
-def _lines(path: Path, wanted: Filter, describe: Describe, headers_only: bool, as_json: bool) -> Iterator[str]:
-    base_offset = names.parse_base_offset(path.name)
-    with mapped(path) as data:
+def _lines(stretch: Stretch, wanted: Filter, describe: Describe, headers_only: bool, as_json: bool) -> Iterator[str]:
+    where = f"{stretch.name}, from byte {stretch.position} on" if stretch.position else stretch.name
+    with stretch.open() as data:
         view = memoryview(data)  # type: ignore[arg-type]
         tables = scan(
             data,
             0,
             len(data),
-            str(path),
+            where,
             # Who decodes a batch checks it; "no such key" must not come from a batch that nobody checked.
             check_crc=headers_only or bool(wanted.keys),
-            previous_offset=base_offset - 1,
+            previous_offset=stretch.base_offset - 1,
             rows_per_step=SCAN_ROWS,
         )
         for table in tables:
@@ -153,9 +183,9 @@ def _lines(path: Path, wanted: Filter, describe: Describe, headers_only: bool, a
             for position, size, control_type, *header in rows:
                 if header[2] >= wanted.to_offset:
                     return
-                if wanted.may_match(*header) and _may_hold_key(view[position : position + size], wanted, str(path)):
-                    place = Place(path, position, ControlType(control_type))
-                    batch = (decode_header if headers_only else decode)(view, position, str(path))
+                if wanted.may_match(*header) and _may_hold_key(view[position : position + size], wanted, where):
+                    place = Place(stretch, stretch.position + position, ControlType(control_type))
+                    batch = (decode_header if headers_only else decode)(view, position, where)
                     yield from describe(place, batch, wanted, as_json)
 
 
@@ -167,25 +197,64 @@ def _may_hold_key(batch: memoryview, wanted: Filter, place: str) -> bool:
     return any(key in body for key in wanted.keys)
 
 
-def _segments(paths: list[Path], wanted: Filter) -> Iterator[Path]:
-    """Segment files, from the one that holds the first wanted offset on."""
-    for path in paths:
-        if path.is_dir() or not path.exists():
-            for directory in find_partitions([path]):
-                segments = open_partition(directory).segments
-                ends = [segment.base_offset for segment in segments[1:]]
-                for segment, end in zip(segments, [*ends, OFFSET_MAX], strict=True):
-                    if end > wanted.from_offset and segment.base_offset < wanted.to_offset:
-                        yield segment.path
-            continue
-        file = names.parse_segment_file(path.name)
-        if file is None or file.kind != names.LOG_SUFFIX:
-            raise NotALogError(
-                "this is not a segment's .log file",
-                str(path),
-                "Name a file such as 00000000000000000000.log, or the partition directory that it lies in",
-            )
-        yield path.resolve()
+def _stretches(name: str, wanted: Filter) -> Iterator[Stretch]:
+    """What can have a wanted offset, in order."""
+    path = Path(name)
+    if "://" in name:
+        yield from _runs(name, wanted)
+    elif path.is_dir() or not path.exists():
+        for directory in find_partitions([path]):
+            segments = open_partition(directory).segments
+            ends = [segment.base_offset for segment in segments[1:]]
+            for segment, end in zip(segments, [*ends, OFFSET_MAX], strict=True):
+                if end > wanted.from_offset and segment.base_offset < wanted.to_offset:
+                    yield _segment(segment.path)
+    elif (file := names.parse_segment_file(path.name)) is not None and file.kind == names.LOG_SUFFIX:
+        yield _segment(path.resolve())
+    else:
+        yield from _runs_of_file(path, wanted)
+
+
+def _segment(path: Path) -> Stretch:
+    return Stretch(
+        name=str(path),
+        partition=path.parent.name,
+        group=str(path.parent),
+        base_offset=names.parse_base_offset(path.name),
+        position=0,
+        open=partial(mapped, path),
+    )
+
+
+def _runs_of_file(path: Path, wanted: Filter) -> Iterator[Stretch]:
+    try:
+        yield from _runs(f"file://{path.resolve()}", wanted)
+    except DamagedObjectError as error:
+        raise NotALogError(
+            f"this is neither a segment's .log file nor an object of a cloud topic: {error.what}",
+            str(path),
+            "Name a file such as 00000000000000000000.log, the partition directory that it lies in, or an object",
+        ) from error
+
+
+def _runs(url: str, wanted: Filter) -> Iterator[Stretch]:
+    """By the footers of that object, or of all objects below that prefix. A topic's name is not in them."""
+    for store, key in find_objects(url):
+        for run in read_footer(store, key).runs:
+            if run.end_offset > wanted.from_offset and run.base_offset < wanted.to_offset:
+                partition = f"{run.topic_id}-{run.partition}"
+                yield Stretch(
+                    name=f"{store.place}/{key}",
+                    partition=partition,
+                    group=partition,
+                    base_offset=run.base_offset,
+                    position=run.position,
+                    open=partial(_fetched, store, key, run),
+                )
+
+
+def _fetched(store: BlockingStore, key: str, run: Run) -> AbstractContextManager[Bytes]:
+    return contextlib.nullcontext(np.frombuffer(store.read(key, run.position, run.size_bytes), dtype=np.uint8))
 
 
 def _kind(place: Place, batch: Batch) -> str:
@@ -215,7 +284,7 @@ def _batch_line(place: Place, batch: Batch, wanted: Filter, as_json: bool) -> It
     if as_json:
         yield show.json_text(
             {
-                "partition": place.path.parent.name,
+                "partition": place.stretch.partition,
                 "kind": kind,
                 "record_count": batch.record_count,
                 "max_timestamp_ms": batch.max_timestamp_ms,
@@ -226,7 +295,7 @@ def _batch_line(place: Place, batch: Batch, wanted: Filter, as_json: bool) -> It
         return
     yield (
         f"{batch.base_offset:>12} - {batch.last_offset:<12} {show.time_text(batch.max_timestamp_ms):<24} {kind:<9} "
-        f"{batch.record_count:>6} records {batch.size_bytes:>9} bytes at {place.path.name}:{place.position} "
+        f"{batch.record_count:>6} records {batch.size_bytes:>9} bytes at {place.short_text} "
         + _batch_notes(batch, batch.base_sequence)
     )
 
@@ -261,7 +330,7 @@ def _batch_notes(batch: Batch, sequence: int) -> str:
 
 
 def _record_json(place: Place, batch: Batch, record: Record | None, kind: str) -> str:
-    line: dict[str, Any] = {"partition": place.path.parent.name, "kind": kind}
+    line: dict[str, Any] = {"partition": place.stretch.partition, "kind": kind}
     if record is None:
         line |= {"offset": batch.base_offset, **_producer_json(batch, batch.base_sequence)}
         return show.json_text(line | {"batch": _batch_json(place, batch)})
@@ -291,7 +360,7 @@ def _producer_json(batch: Batch, sequence: int) -> dict[str, Any]:
 
 def _batch_json(place: Place, batch: Batch) -> dict[str, Any]:
     return {
-        "segment": str(place.path),
+        "segment": place.stretch.name,
         "position": place.position,
         "size_bytes": batch.size_bytes,
         "base_offset": batch.base_offset,

@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +41,7 @@ from pyspark.sql.types import StructType
 
 from sexton.adapters.metastore import open_metastore
 from sexton.adapters.objects.blocking import BlockingStore
+from sexton.adapters.objects.named import find_objects, read_footer
 from sexton.compaction.leveling import Aborted, aborted_index, is_aborted
 from sexton.compaction.transactions import MARKER
 from sexton.ports.cloud import AbortedRow, CloudPartitionRow, Extent, Level
@@ -52,7 +52,6 @@ from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.header import CONTROL, TRANSACTIONAL
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import scan_whole
-from sexton.records.objects import TRAILER_BYTES, Footer, decode_footer, decode_trailer
 from sexton.records.objects import Level as ObjectLevel
 from sexton.spark.arrow_columns import Source, read_runs, to_arrow
 from sexton.spark.datasource import (
@@ -337,10 +336,7 @@ def _stands(before: CloudPartitionRow, now: CloudPartitionRow) -> bool:
 
 def plan_objects(url: str, wanted: Wanted) -> Iterator[CloudSource]:
     """The runs of an object, or of all objects below a prefix, by their footers."""
-    store, prefix = _split(url)
-    for key in store.keys(prefix):
-        if key.endswith((".json", ".tmp")):
-            continue
+    for store, key in find_objects(url):
         footer = read_footer(store, key)
         if wanted.read_committed and footer.level is ObjectLevel.L0:
             raise BadOptionError(
@@ -364,21 +360,3 @@ def plan_objects(url: str, wanted: Wanted) -> Iterator[CloudSource]:
             yield CloudSource(
                 source=source, store=store, key=key, position=run.position, inline=None, aborted=(), decided_below=0
             )
-
-
-def read_footer(store: BlockingStore, key: str) -> Footer:
-    place = f"{store.place}/{key}"
-    size_bytes = store.size_bytes(key)
-    tail_bytes = min(size_bytes, TRAILER_BYTES)
-    trailer = decode_trailer(store.read(key, size_bytes - tail_bytes, max(1, tail_bytes)), size_bytes, place)
-    return decode_footer(store.read(key, trailer.position, trailer.size_bytes), trailer, place)
-
-
-def _split(url: str) -> tuple[BlockingStore, str]:
-    """The store, and the key or prefix in it."""
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        folder, _, name = parts.path.rstrip("/").rpartition("/")
-        return BlockingStore(f"file://{folder}"), name
-    query = f"?{parts.query}" if parts.query else ""
-    return BlockingStore(f"{parts.scheme}://{parts.netloc}{query}"), parts.path.strip("/")
