@@ -556,8 +556,11 @@ class Broker:
     def _cloud_settings(self) -> CloudSettings:
         config = self.config
         return CloudSettings(
-            gather=GatherLimits(config.cloud_linger_ms, config.cloud_l0_bytes, config.cloud_l0_partitions_max),
+            gather=GatherLimits(
+                config.cloud_linger_ms, config.cloud_l0_bytes, config.cloud_l0_partitions_max, config.cloud_eager
+            ),
             uploads_max=config.cloud_uploads_max,
+            hedges=config.cloud_hedge,
             downloads_max=config.cloud_downloads_max,
             pending_bytes_max=config.cloud_pending_bytes_max,
             cache_bytes_max=config.cloud_cache_bytes_max,

@@ -23,6 +23,8 @@ class GatherLimits:
     """`cloud.l0.bytes`."""
     partitions_max: int
     """`cloud.l0.partitions.max`."""
+    is_eager: bool = False
+    """`cloud.eager`: a batch that comes while nothing is on its way does not linger."""
 
 
 class Gather:

@@ -22,6 +22,8 @@ class CloudSettings:
     gather: GatherLimits
     uploads_max: int = 4
     """PUTs in flight. (`cloud.uploads.max`)"""
+    hedges: bool = False
+    """A slow PUT is begun a second time. (`cloud.hedge`)"""
     downloads_max: int = 16
     """GETs in flight. (`cloud.downloads.max`)"""
     pending_bytes_max: int = 32 << 20

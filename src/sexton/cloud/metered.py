@@ -60,6 +60,8 @@ class Timing:
 class CloudStats:
     requests: Counter[tuple[str, Ended]] = field(default_factory=Counter)
     """By operation and outcome."""
+    hedged_puts_count: int = 0
+    """PUTs that took long and were begun a second time."""
     put_bytes: int = 0
     got_bytes: int = 0
     puts: Timing = field(default_factory=Timing)

@@ -3,10 +3,11 @@
     append → gather → link of the chain → PUT (several in flight) → commit → the log's high watermark
 
 **The chain** has what is not committed yet, in order: objects, and markers that travel inline. A link is *ready* when
-its PUT is done (a marker's always is) and nothing before it in the chain concerns one of its partitions without being
-ready itself. All ready links are committed in one transaction, and one transaction is under way at a time. So a
-partition's pieces are committed in their order; a slow PUT holds up only those behind it that build on it; and a marker
-whose partition has nothing else on the way overtakes all uploads.
+its PUT is done (a marker's always is; one that takes long may be begun a second time, see `hedging`) and nothing before
+it in the chain concerns one of its partitions without being ready itself. All ready links are committed in one
+transaction, and one transaction is under way at a time. So a partition's pieces are committed in their order; a slow
+PUT holds up only those behind it that build on it; and a marker whose partition has nothing else on the way overtakes
+all uploads.
 
 **Unknown outcomes** are asked for again, for ever, with the same call (C10). Nothing is ever deleted here (trap T2).
 
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sexton.cloud.gather import Gather, encode
+from sexton.cloud.hedging import Hedging
 from sexton.cloud.host import CloudHost, CloudSettings
 from sexton.cloud.log import CloudLog, Piece
 from sexton.cloud.patience import until_known
@@ -117,6 +119,7 @@ class Uploads:
         self._unput: deque[Link] = deque()
         """Links that wait for one of the PUTs in flight to end."""
         self._puts: dict[asyncio.Task[None], None] = {}
+        self._hedging = Hedging(settings.hedges)
         self._puts_max = settings.uploads_max
         """Halved when the store is busy, raised by one with each success."""
         self._timer: asyncio.TimerHandle | None = None
@@ -173,9 +176,14 @@ class Uploads:
         if self._gather.is_full:
             self._seal()
         elif self._timer is None and not self._is_overdue:
-            linger_s = self._settings.gather.linger_ms / 1000
+            linger_s = 0 if self._need_not_linger else self._settings.gather.linger_ms / 1000
             self._timer = asyncio.get_running_loop().call_later(linger_s, self._linger_is_over)
         return appended
+
+    @property
+    def _need_not_linger(self) -> bool:
+        """An eager broker waits for no company while nothing is on its way."""
+        return self._settings.gather.is_eager and not self._puts and not self._unput
 
     def _add_inline(self, piece: Piece) -> None:
         """Markers that wait for a commit go together, one for each partition, as many as a transaction takes."""
@@ -233,6 +241,8 @@ class Uploads:
 
     def _linger_is_over(self) -> None:
         """Beyond what may be in flight the gather goes on growing, until a PUT has ended or it is full."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = None
         self._is_overdue = bool(self._gather) and (len(self._puts) >= self._puts_max or bool(self._unput))
         if self._gather and not self._is_overdue and not self.is_stopped:
@@ -260,7 +270,7 @@ class Uploads:
             task = self._host.supervisor.work(self._put(link), "an upload", link.object_id or "")
             self._puts[task] = None
             task.add_done_callback(self._put_ended)
-        if self._is_overdue:
+        if self._is_overdue or (self._gather and self._need_not_linger):
             self._linger_is_over()
 
     def _put_ended(self, task: asyncio.Task[None]) -> None:
@@ -269,14 +279,10 @@ class Uploads:
             self._put_next()
 
     async def _put(self, link: Link) -> None:
-        host = self._host
-        assert link.data is not None
         try:
             if self._drop_dead_pieces(link):
                 return
-            link.owner, link.object_id = await self._pool.take()
-            key = ObjectName(host.cluster_id, Level.L0, link.object_id).key
-            await until_answered(lambda: host.objects.put(key, _whole(link)), host.rng, self._put_failed)
+            link.owner, link.object_id = await (self._put_hedged if self._hedging.is_on else self._put_once)(link)
             self._succeeded()
             self._puts_max = min(self._settings.uploads_max, self._puts_max + 1)
             link.is_put = True
@@ -287,6 +293,38 @@ class Uploads:
         except Exception as bug:
             self._abandon(link, bug)
             raise
+
+    async def _put_once(self, link: Link) -> tuple[Owner, ObjectId]:
+        """Returns under which id the store has it."""
+        host = self._host
+        owner, object_id = await self._pool.take()
+        key = ObjectName(host.cluster_id, Level.L0, object_id).key
+        since_ms = host.clock.monotonic_ms()
+        try:
+            await until_answered(lambda: host.objects.put(key, _whole(link)), host.rng, self._put_failed)
+        except asyncio.CancelledError:
+            self._release_later(owner, object_id)  # the store may have it all the same, now or later
+            raise
+        self._hedging.took((host.clock.monotonic_ms() - since_ms) / 1000)
+        return owner, object_id
+
+    async def _put_hedged(self, link: Link) -> tuple[Owner, ObjectId]:
+        """Under a second id as well if the first takes long. One of them is used, and the other released."""
+        attempts = [asyncio.ensure_future(self._put_once(link))]
+        try:
+            done, _ = await asyncio.wait(attempts, timeout=self._hedging.slow_s)
+            if not done:
+                self._host.stats.hedged_puts_count += 1
+                attempts.append(asyncio.ensure_future(self._put_once(link)))
+                done, _ = await asyncio.wait(attempts, return_when=asyncio.FIRST_COMPLETED)
+            first = next(attempt for attempt in attempts if attempt in done)
+            for other in done - {first}:
+                self._release_later(*other.result())
+            return first.result()
+        finally:
+            for attempt in attempts:
+                attempt.cancel()
+            await asyncio.gather(*attempts, return_exceptions=True)
 
     def _put_failed(self, error: StoreUnavailableError | StoreRefusedError, attempts_count: int) -> None:
         self._puts_max = max(1, self._puts_max // 2)
@@ -326,8 +364,12 @@ class Uploads:
         if not link.pieces and link in self._chain:
             self._remove(link)
             if link.object_id is not None and link.is_put and link.owner is not None:
-                self._host.supervisor.work(self._release(link.owner, [link.object_id]), "an upload", link.object_id)
+                self._release_later(link.owner, link.object_id)
         return not link.pieces
+
+    def _release_later(self, owner: Owner, object_id: ObjectId) -> None:
+        if not self.is_stopped:
+            self._host.supervisor.work(self._release(owner, [object_id]), "an upload", object_id)
 
     async def _release(self, owner: Owner, ids: Sequence[ObjectId]) -> None:
         """Nobody commits them any more. If this fails they go when the owner's registration ends."""

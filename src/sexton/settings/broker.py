@@ -300,6 +300,16 @@ class BrokerSettings(GroupSettings, TransactionSettings):
     cloud_l0_bytes: int = _long(4 << 20, "Size at which an object is sent without waiting for more.", low=1)
     cloud_l0_partitions_max: int = _int(500, "Maximum number of partitions in one object.", low=1, high=500)
     cloud_uploads_max: int = _int(4, "Maximum number of objects that a broker sends at once.", low=1)
+    cloud_eager: bool = _boolean(
+        False,
+        "A batch of a cloud topic is sent without lingering while no other is on its way: a lone producer's records "
+        "are acknowledged sooner, for more requests to the store.",
+    )
+    cloud_hedge: bool = _boolean(
+        False,
+        "An object that takes three times as long as usual, and at least 250 ms, is sent a second time under another "
+        "name; whichever is stored first counts.",
+    )
     cloud_downloads_max: int = _int(16, "Maximum number of reads that a broker sends to the store at once.", low=1)
     cloud_put_timeout_ms: int = _long(
         10_000, "How long one attempt to store an object may take. Attempts are repeated.", low=1

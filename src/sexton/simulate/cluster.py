@@ -64,14 +64,19 @@ class StorePlan:
     @staticmethod
     def draw(rng: random.Random) -> StorePlan:
         round_ms = rng.choice((500, 2_000))
+        median_ms = rng.choice((2, 20, 80))
+        # Without a draw of their own, so that plans stay what they were.
+        is_slow, is_fast = median_ms == 80, median_ms == 2
         return StorePlan(
-            rng.choice((2, 20, 80)) * MS,
+            median_ms * MS,
             rng.choice((1.5, 2.5, 6.0)),
             {
                 "cloud.linger.ms": rng.choice((5, 50, 250)),
                 "cloud.l0.bytes": rng.choice((1_000, 10_000, 4 << 20)),
                 "cloud.l0.partitions.max": rng.choice((1, 3, 500)),
                 "cloud.uploads.max": rng.choice((1, 2, 4)),
+                "cloud.hedge": is_slow,
+                "cloud.eager": is_fast,
                 "cloud.downloads.max": rng.choice((1, 4, 16)),
                 "cloud.pending.bytes.max": rng.choice((PENDING_BYTES_MIN, 60_000, 1 << 20)),
                 "cloud.cache.bytes.max": rng.choice((1, 20_000, 1 << 20)),

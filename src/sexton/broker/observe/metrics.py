@@ -135,6 +135,8 @@ def _cloud(out: Exposition, broker: Broker) -> None:
         for outcome in Ended
     ]
     out.family("sexton_cloud_requests_total", "counter", "Requests to the store.", ended)
+    doc = "Objects that took long to store and were sent a second time (cloud.hedge)."
+    out.counter("sexton_cloud_hedged_puts_total", doc, stats.hedged_puts_count)
     moved = [({"direction": "put"}, stats.put_bytes), ({"direction": "get"}, stats.got_bytes)]
     out.family("sexton_cloud_bytes_total", "counter", "Bytes that went to the store, and came from it.", moved)
     doc = "How long requests to the store took that succeeded, and commits to the metastore."
