@@ -157,7 +157,7 @@ class Cache:
             range(extent.position, extent.position + extent.size_bytes),
             lambda data: Block.checked(data, extent, epochs, where),
             name,
-            place,
+            _offsets_of(extent, place),
             wake,
         )
         return None
@@ -189,7 +189,7 @@ class Cache:
             range(start, run.position + run.block_end(numbers[-1])),
             lambda data: Block.part_of(data, run, numbers, epochs, f"{place}, object {name}"),
             name,
-            place,
+            _offsets_of(extent, place),
             wake,
         )
         return None
@@ -211,8 +211,9 @@ class Cache:
             while len(self._indexes) > INDEXES_MAX:
                 self._indexes.popitem(last=False)
 
-        self._check(key, place)
-        self._ask(key, fetch, place, wake)
+        where = _offsets_of(extent, place)
+        self._check(key, where)
+        self._ask(key, fetch, where, wake)
         return None
 
     def _served(self, key: RunKey, *, is_read: bool) -> Block | None:
@@ -387,3 +388,8 @@ def _part(run: Run, number: int) -> range:
 
 class _NobodyAsksError(Exception):
     """Ends the attempts to load a run."""
+
+
+def _offsets_of(extent: Extent, place: str) -> str:
+    """What an operator must know of a run that cannot be read."""
+    return f"{place}: offsets {extent.base_offset} to {extent.end_offset - 1}"

@@ -15,15 +15,26 @@ from sexton.adapters.objects import blocking, open_store
 from sexton.adapters.objects.blocking import PART_BYTES, BlockingStore
 from sexton.errors import DamagedObjectError
 from sexton.harness.versitygw import VersityGateway
+from sexton.ports.object_names import MARKER_KEY
 from sexton.ports.objects import ObjectMissingError, StoreUnavailableError
 
 KEY = "cluster/l1/ab/object"
 
 
+def folder_store(path: Path) -> BlockingStore:
+    """Of a folder that is a store."""
+    (path / MARKER_KEY).write_bytes(b"{}")
+    return BlockingStore(f"file://{path}")
+
+
+def files_in(path: Path) -> list[str]:
+    return [file.name for file in path.rglob("*") if file.is_file() and file.name != MARKER_KEY]
+
+
 @pytest.fixture(params=["folder", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlockingStore:
     """As it arrives at a task."""
-    url = f"file://{tmp_path}"
+    url = folder_store(tmp_path).url
     if request.param == "s3":
         name: str = request.getfixturevalue("bucket")
         gateway: VersityGateway = request.getfixturevalue("s3")
@@ -97,6 +108,18 @@ def test_a_folder_that_is_not_there_is_not_filled(tmp_path: Path) -> None:
     assert not (tmp_path / "unmounted").exists()
 
 
+def test_a_disk_that_is_unmounted_before_or_during_an_upload_fails_it(tmp_path: Path) -> None:
+    """It leaves an empty folder, and what is written there is on another disk."""
+    store = folder_store(tmp_path)
+    upload = store.upload(KEY)
+    upload.write(b"x")
+    (tmp_path / MARKER_KEY).unlink()
+    with pytest.raises(StoreUnavailableError, match="is its disk mounted"):
+        upload.finish()
+    with pytest.raises(StoreUnavailableError, match="is its disk mounted"):
+        store.upload(KEY)
+
+
 def test_a_directory_that_another_task_made_is_flushed_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +133,7 @@ def test_a_directory_that_another_task_made_is_flushed_all_the_same(
 
     monkeypatch.setattr(blocking, "_flush_directory", noted)
     (tmp_path / KEY).parent.mkdir(parents=True)
-    store = BlockingStore(f"file://{tmp_path}")
+    store = folder_store(tmp_path)
     for name in ("one", "other"):
         upload = store.upload(f"{KEY}-{name}")
         assert set(flushed) >= {".", "cluster", "cluster/l1"}
@@ -129,9 +152,9 @@ def test_a_directory_that_another_task_made_is_flushed_all_the_same(
 
 
 def test_a_crash_leaves_no_file_with_a_name(tmp_path: Path) -> None:
-    upload = BlockingStore(f"file://{tmp_path}").upload(KEY)
+    upload = folder_store(tmp_path).upload(KEY)
     upload.write(b"half")
-    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+    assert files_in(tmp_path) == []
     upload.abort()
 
 
@@ -139,12 +162,12 @@ def test_a_file_system_without_unnamed_files_gets_temporary_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    store = BlockingStore(f"file://{tmp_path}")
+    store = folder_store(tmp_path)
     upload = store.upload(KEY)
     upload.write(b"whole")
     upload.finish()
     assert bytes(store.read(KEY, 0, 5)) == b"whole"
-    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["object"]
+    assert files_in(tmp_path) == ["object"]
 
 
 def test_a_store_that_is_away_is_asked_a_few_times_and_then_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,6 +280,49 @@ def test_a_folder_that_is_not_there_is_refused_and_not_made() -> None:
     on_simulated_disk(scenario)
 
 
+def test_a_folder_that_lost_its_marker_is_a_disk_that_was_unmounted() -> None:
+    """What is left is an empty folder on another disk: nothing may be stored, found missing, or deleted there."""
+
+    async def scenario(store: FolderStore, volume: VirtualDisk) -> None:
+        await store.create_marker("m", b"mine")
+        await store.put("c/a", b"x")
+        disk = volume.of(new_loop(random.Random(1)).world, new_loop(random.Random(1)))
+        disk.remove_tree("/objects")
+        disk.make_directory("/objects")
+        for call in (store.put("c/b", b"x"), store.get("c/a", 0, 1), store.size_bytes("c/a"), store.delete(["c/a"])):
+            with pytest.raises(StoreRefusedError, match=r"the folder has lost its marker m.*mount it"):
+                await call
+        with pytest.raises(StoreRefusedError, match="lost its marker"):
+            [one async for one in store.list("")]
+        assert await store.read_marker("m") is None
+        assert await store.create_marker("m", b"mine") == b"mine"
+        await store.put("c/b", b"x")
+        with pytest.raises(ObjectMissingError):
+            await store.get("c/a", 0, 1)
+
+    on_simulated_disk(scenario)
+
+
+def test_a_real_disk_that_is_unmounted_takes_nothing_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "image", tmp_path / "disk", 16) as disk:
+
+        async def main() -> None:
+            store = open_store(f"file://{disk.place}")
+            await store.create_marker("sexton.json", b"mine")
+            await store.put("c/l0/a", b"data")
+            disk.unmount()
+            for call in (store.put("c/l0/b", b"data"), store.get("c/l0/a", 0, 4), store.put("c/l0/b", b"data")):
+                with pytest.raises(StoreRefusedError, match="mount it"):
+                    await call
+            disk.mount()
+            assert bytes(await store.get("c/l0/a", 0, 4)) == b"data"
+            await store.put("c/l0/b", b"data")
+            assert [one.key async for one in store.list("c")] == ["c/l0/a", "c/l0/b"]
+            await store.close()
+
+        asyncio.run(main())
+
+
 def test_a_directory_that_somebody_removed_is_made_again() -> None:
     async def scenario(store: FolderStore, volume: VirtualDisk) -> None:
         await store.put("c/l0/a", b"x")

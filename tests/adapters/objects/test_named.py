@@ -9,6 +9,7 @@ import pytest
 from sexton.adapters.objects.blocking import BlockingStore
 from sexton.adapters.objects.named import find_objects, read_footer
 from sexton.harness.versitygw import VersityGateway
+from sexton.ports.object_names import MARKER_KEY
 from sexton.ports.objects import ObjectMissingError
 from tests.records.objects.samples import SETTLED, SMALL
 
@@ -22,6 +23,7 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
         url = gateway.url(name, "")
         place, _, query = url.partition("?")
         return url, f"{place.rstrip('/')}/some/prefix?{query}"
+    (tmp_path / MARKER_KEY).write_bytes(b"{}")
     return f"file://{tmp_path}", f"file://{tmp_path}/some/prefix"
 
 

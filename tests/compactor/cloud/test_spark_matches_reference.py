@@ -31,7 +31,7 @@ from sexton.compactor.cloud.reference import ReferenceCloudEngine
 from sexton.errors import DamagedObjectError
 from sexton.harness.versitygw import VersityGateway
 from sexton.ports.cloud import Extent, ObjectId
-from sexton.ports.object_names import ObjectName
+from sexton.ports.object_names import MARKER_KEY, ObjectName
 from sexton.records.batch import Batch, decode_all
 from sexton.records.objects import Level, check_object
 from sexton.types import OFFSET_MAX, PartitionId
@@ -50,6 +50,7 @@ class Folder:
         """With a URL, the folder is what a gateway shows there as a bucket."""
         self._rng = rng
         path.mkdir(exist_ok=bool(url))
+        (path / MARKER_KEY).write_bytes(b"{}")
         self.path = path
         self.blocking = BlockingStore(url or f"file://{path}")
         self.store = open_store(self.blocking.url)

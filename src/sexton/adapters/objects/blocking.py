@@ -23,6 +23,7 @@ from sexton.adapters.objects.connecting import connect
 from sexton.adapters.objects.remote import AWAY_REMEDY, StoreTimeouts, diagnose
 from sexton.adapters.objects.urls import FolderUrl, RemoteUrl, parse
 from sexton.errors import DamagedObjectError, SextonError
+from sexton.ports.object_names import MARKER_KEY
 from sexton.ports.objects import Buffer, ObjectMissingError, StoreUnavailableError
 from sexton.ports.retrying import pause_ms
 
@@ -192,10 +193,13 @@ class _FolderUpload:
 
     def __init__(self, root: str, key: str, place: str) -> None:
         self._path, self._place = f"{root}/{key}", place
+        self._marker = f"{root}/{MARKER_KEY}"
         directory = os.path.dirname(self._path)
         try:
-            if not os.path.isdir(root):
-                raise FileNotFoundError(errno.ENOENT, "the folder is not there", root)
+            self._check_marked()
+        except OSError as error:
+            raise self._failure(error) from error
+        try:
             _make_durable(root, directory)
             self._fd = os.open(directory, os.O_WRONLY | getattr(os, "O_TMPFILE", 0) | os.O_CLOEXEC, FILE_MODE)
             self._temporary = ""
@@ -222,10 +226,16 @@ class _FolderUpload:
                 else:
                     os.link(f"/proc/self/fd/{self._fd}", self._path, src_dir_fd=self._fd, follow_symlinks=True)
             _flush_directory(os.path.dirname(self._path))
+            self._check_marked()
         except OSError as error:
             raise self._failure(error) from error
         finally:
             self.abort()
+
+    def _check_marked(self) -> None:
+        """A disk that is not mounted, or not any more, has left an empty folder, or none."""
+        if not os.path.exists(self._marker):
+            raise FileNotFoundError(errno.ENOENT, "the store's marker is not there: is its disk mounted?", self._marker)
 
     def abort(self) -> None:
         if self._fd >= 0:

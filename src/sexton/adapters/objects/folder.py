@@ -6,7 +6,9 @@ above it: this process flushes each once before it puts anything below it, whoev
 of a folder, and obstore's own folder, flush nothing (docs/decisions).
 
 The folder itself is made with the marker, and never otherwise: a disk that is not mounted must not be taken for an
-empty store. A put into a folder that is not there is refused.
+empty store. A put into a folder that is not there is refused. And a disk may be unmounted at any moment, which leaves
+an empty folder: once this process has seen the marker, nothing counts as put, deleted or missing while that is not
+there.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ class FolderStore:
         self._close_disk = close_disk
         self._durable: set[str] = set()
         """Directories whose names this process has flushed, with all above them up to the folder."""
+        self._marker = ""
+        """The path at which this process has seen the marker."""
 
     @property
     def place(self) -> str:
@@ -71,6 +75,36 @@ class FolderStore:
             await self._flush_name(path)
         except OSError as error:
             raise self._failure(error, key) from error
+        await self._check_marked()
+
+    async def _check_marked(self) -> None:
+        """Afterwards: what was done while the disk was there has been done, whenever it went."""
+        if not self._marker:
+            return
+        is_marked = [False]
+
+        def look() -> None:
+            is_marked[0] = self._disk.exists(self._marker)
+
+        await self._disk.in_thread(look)
+        if not is_marked[0]:
+            raise self._gone()
+
+    def _gone(self) -> StoreRefusedError:
+        self._durable.clear()
+        if not self._disk.exists(self._root):
+            return StoreRefusedError(
+                "the folder is not there", self.place, "Mount its disk, or correct cloud.store.url"
+            )
+        return StoreRefusedError(
+            f"the folder has lost its marker {self._marker.removeprefix(self._root)[1:]}",
+            self.place,
+            "If its disk was unmounted, mount it; if the marker was removed, `sexton cloud adopt` makes it again",
+        )
+
+    @property
+    def _is_there(self) -> bool:
+        return self._disk.exists(self._marker or self._root)
 
     async def _flush_name(self, path: str) -> None:
         """The object is there from an earlier put, whose end nobody saw: its name may not have been flushed."""
@@ -96,8 +130,8 @@ class FolderStore:
         try:
             await self._disk.in_thread(work)
         except FileNotFoundError as error:
-            if not self._disk.exists(self._root):
-                raise self._failure(error, key) from error
+            if not self._is_there:
+                raise self._gone() from error
             raise ObjectMissingError("there is no such object", f"{self.place}/{key}") from None
         except OSError as error:
             raise self._failure(error, key) from error
@@ -129,6 +163,7 @@ class FolderStore:
                     gone += some
         if failures and not gone:
             raise self._failure(failures[0], keys[0]) from failures[0]
+        await self._check_marked()
         return gone
 
     async def _remove(self, keys: Sequence[str], failures: list[OSError]) -> dict[str, _Keys]:
@@ -171,6 +206,7 @@ class FolderStore:
                     yield one
         except OSError as error:
             raise self._failure(error, prefix) from error
+        await self._check_marked()
 
     async def _scan(self, directory: str) -> tuple[_Objects, _Keys]:
         objects: _Objects = []
@@ -201,6 +237,7 @@ class FolderStore:
             await self._flush_name(path)
         except OSError as error:
             raise self._failure(error, key) from error
+        self._marker = path
         found = await self.read_marker(key)
         if found is None:
             raise StoreUnavailableError("the marker was made, and is not there", f"{self.place}/{key}")
@@ -218,6 +255,7 @@ class FolderStore:
             return None
         except OSError as error:
             raise self._failure(error, key) from error
+        self._marker = path
         return found[0]
 
     async def close(self) -> None:
@@ -252,13 +290,8 @@ class FolderStore:
     def _failure(self, error: OSError, key: str) -> StoreUnavailableError | StoreRefusedError:
         what = f"{error.strerror or error}"
         place = f"{self.place}/{key}"
-        if error.errno == errno.ENOENT and not self._disk.exists(self._root):
-            self._durable.clear()
-            return StoreRefusedError(
-                "the folder is not there",
-                self.place,
-                "Mount its disk, or correct cloud.store.url",
-            )
+        if error.errno == errno.ENOENT and not self._is_there:
+            return self._gone()
         if error.errno == errno.ENOENT:
             self._durable.clear()  # somebody has removed a directory: the next put makes it again
         if error.errno in REFUSALS:
