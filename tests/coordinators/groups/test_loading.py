@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
+import pytest
+
+from sexton.coordinators import partition
 from sexton.coordinators.groups import records as r
+from sexton.coordinators.groups.messages import CommittedOffset
 from sexton.coordinators.groups.service import GroupService
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -136,6 +141,41 @@ def test_offsets_of_a_topic_that_is_deleted_while_its_groups_are_loaded_are_take
         while len(kept(log)) < 4:
             await asyncio.sleep(0.001)
         assert kept(log)[2:] == [(r.OffsetKey(GROUP, "t", 0), None), (old, None)]
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_loaded_after_it", [False, True])
+def test_a_deletion_that_cannot_be_written_yet_disturbs_no_group(
+    monkeypatch: pytest.MonkeyPatch, is_loaded_after_it: bool
+) -> None:
+    """Too few replicas are in sync. Other groups' offsets are told, and the partition is not loaded again and again."""
+    monkeypatch.setattr(partition, "UNWRITABLE_PAUSE_MS", 1)
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        cluster.seen.set("gone", 1)
+        await (service := cluster.service()).load(PARTITION, log)
+        await service.commit_offsets(replace(commit(1), topics=[("gone", [CommittedOffset(0, 1)])]))
+        await service.commit_offsets(commit(2))
+        log.has_too_few_in_sync = True
+        cluster.seen.delete("gone")
+        if is_loaded_after_it:
+            service.load(PARTITION, log)
+            await until_loaded(service)
+        else:
+            service.topics_deleted(["gone"])
+        led = service.led[PARTITION]
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+            assert await offset_of(service) == 2
+        assert service.led[PARTITION] is led
+        log.has_too_few_in_sync = False
+        while len(kept(log)) < 3:
+            await asyncio.sleep(0.001)
+        assert kept(log)[2] == (r.OffsetKey(GROUP, "gone", 0), None)
+        assert service.led[PARTITION] is led
 
     run(test())
 

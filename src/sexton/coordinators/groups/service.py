@@ -124,9 +124,11 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
             await self._catch_up()
             self.has_caught_up = True
         await super().load()
+        await self.until_writable()
         while not self.is_closed and (gone := self.coordinator.forget_deleted(None, self.now())).records:
             self.carry_out(gone)
             await asyncio.sleep(0)
+            await self.until_writable()
 
     def park(self) -> tuple[int, asyncio.Future[Any]]:
         """Returns a token for the coordinator, and the future that gets the response when the coordinator answers that
@@ -233,8 +235,10 @@ class GroupService(CoordinatorService[GroupsPartition]):
             effects = led.coordinator.forget_deleted(names, self._now())
             return bool(effects.records), effects
 
+        await led.until_writable()
         while led.is_loaded and not led.is_closed and self._carry_out(led, forget):
             await asyncio.sleep(0)
+            await led.until_writable()
 
     def check_invariants(self) -> None:
         for led in self.led.values():
