@@ -210,13 +210,16 @@ class LedPartition(ABC, Generic[C]):
     async def until_writable(self) -> None:
         """Returns when operations that write are not refused, or when the partition is closed. For work that can wait:
         an append that fails has the partition loaded again, which disturbs all its users."""
-        while not self.is_closed:
-            try:
-                self.check_writable()
-            except KafkaError:
-                await asyncio.sleep(UNWRITABLE_PAUSE_MS / 1000)
-            else:
-                return
+        while not self.is_closed and not self.is_writable:
+            await asyncio.sleep(UNWRITABLE_PAUSE_MS / 1000)
+
+    @property
+    def is_writable(self) -> bool:
+        try:
+            self.check_writable()
+        except KafkaError:
+            return False
+        return True
 
     @property
     def is_committed(self) -> bool:
