@@ -23,6 +23,7 @@ from sexton.client.errors import ProduceFailedError, ProduceUnknownError
 from sexton.client.producer import Message, Producer
 from sexton.compactor.engines.reference import carry_out
 from sexton.ports.metastore import PartitionRow
+from sexton.ports.network import Network
 from sexton.protocol.errors import KafkaError
 from sexton.replication.local_replica import LocalReplica
 from sexton.simulate.clock import SimulatedClock, WallClock
@@ -127,11 +128,15 @@ class Story:
 
     # The client
 
+    @property
+    def network(self) -> Network:
+        """The client's."""
+        return self.fabric.of(self._process, CLIENT)
+
     def new_client(self) -> Client:
         """One more, in the client's process."""
         clock = SimulatedClock(WallClock(), self._process, self.loop)
-        network = self.fabric.of(self._process, CLIENT)
-        return Client(network, self.cluster.addresses, clock=clock, rng=self._clients_rng)
+        return Client(self.network, self.cluster.addresses, clock=clock, rng=self._clients_rng)
 
     async def client_does(self, step: Coroutine[Any, Any, T]) -> T:
         return await self.loop.spawn(self._process, step)

@@ -290,6 +290,26 @@ def test_a_follower_that_strays_from_the_history_is_sent_all_of_it_and_does_not_
     with_leader(scenario)
 
 
+def test_a_follower_that_strays_hears_of_no_high_watermark_before_the_history(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    """The answer is full of other partitions' records. What is committed here is not what the follower has there."""
+
+    async def scenario(leader: Leader) -> None:
+        for value in (b"1", b"2"):
+            leader.replica.append(batch(value), -1, 1000)
+        await leader.replica.log.flush()
+        await leader.fetch(leader.held(2))
+        assert leader.replica.high_watermark == 2
+        strays = leader.held(2)._replace(last_epoch=LeaderEpoch(1), history_digest=1)
+        full = await answered(leader.session, FetchRequest(2, 1, 1, 0, 1 << 20, [strays]))
+        assert messages.decode_answer(memoryview(b"".join(map(content, full)))) == []
+        (told,) = await leader.fetch()
+        assert (told.history, told.high_watermark) == (list(leader.replica.log.epochs.entries), 2)
+
+    with_leader(scenario)
+
+
 def test_a_leader_that_steps_down_fails_what_waits_and_tells_its_followers(
     with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
 ) -> None:

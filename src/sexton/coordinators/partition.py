@@ -43,7 +43,7 @@ WAIT_MS_MAX), before members count as expired. The suspension may have lasted a 
 saw only the last bit."""
 
 UNWRITABLE_PAUSE_MS = 1_000
-"""Interval between two checks whether the log can be written again, while timers have expired."""
+"""Interval between two checks whether the log can be written again, while there is something to write."""
 
 REPLAY_PAUSE_RECORDS = 500
 """Number of records after which loading a log yields to the event loop."""
@@ -206,6 +206,20 @@ class LedPartition(ABC, Generic[C]):
             self.log.check_writable()
         except KafkaError as error:
             raise KafkaError(answer_to_failed_append(error.code), error.message) from error
+
+    async def until_writable(self) -> None:
+        """Returns when operations that write are not refused, or when the partition is closed. For work that can wait:
+        an append that fails has the partition loaded again, which disturbs all its users."""
+        while not self.is_closed and not self.is_writable:
+            await asyncio.sleep(UNWRITABLE_PAUSE_MS / 1000)
+
+    @property
+    def is_writable(self) -> bool:
+        try:
+            self.check_writable()
+        except KafkaError:
+            return False
+        return True
 
     @property
     def is_committed(self) -> bool:

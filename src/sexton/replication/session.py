@@ -331,6 +331,9 @@ class FollowerSession:
             except KafkaError:
                 self._note(key)
                 continue
+            if not self._lies_on(followed.held, replica):
+                self._news[key] = None  # there was no room: without the history the watermarks are not about its log
+                continue
             now, before = _state_to_send(replica), followed.sent_state
             followed.note_sent(replica)
             if before != now:

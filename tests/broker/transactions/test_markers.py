@@ -12,24 +12,28 @@ from typing import Any, cast
 import pytest
 
 from sexton.broker.broker import Broker
-from sexton.broker.lifecycle.peers import Peers
+from sexton.broker.lifecycle.peers import CLIENT_ID, Peers
 from sexton.broker.transactions import markers
 from sexton.broker.transactions.markers import MarkerSender
+from sexton.client.connection import Rpc
+from sexton.coordinators.log import EndMarker
 from sexton.coordinators.transactions.messages import Markers
 from sexton.coordinators.transactions.service import DueMarkers
 from sexton.protocol.errors import ErrorCode
-from sexton.records.batch import Record
+from sexton.records.batch import ControlType, Record
 from sexton.simulate import transactional
 from sexton.simulate.cluster import DATA
 from sexton.simulate.disk import Trouble
 from sexton.simulate.history import Outcome
 from sexton.simulate.transactional import TransactionalProducer
 from sexton.supervision import Supervisor
-from sexton.types import TopicPartition
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 from tests.log.helpers import read_all
 from tests.producers import producer_at
 from tests.simulated import TOPIC, Story
 
+OTHER_TOPIC = "other"
+NAMES = [str(number) for number in range(100)]
 BROKER_ID, EPOCH = 1, 5
 PLACES = [("t", partition) for partition in range(3)]
 DUE = DueMarkers(0, EPOCH, Markers("app", producer_at(7, 0), True, 0, tuple(PLACES)))
@@ -171,9 +175,9 @@ def producer_of(story: Story, transactional_id: str) -> TransactionalProducer:
     )
 
 
-async def write(producer: TransactionalProducer, value: bytes) -> None:
-    await producer.add([(TOPIC, 0)])
-    await producer.send((TOPIC, 0), [Record(0, 1, b"k", value)])
+async def write(producer: TransactionalProducer, value: bytes, topic: str = TOPIC) -> None:
+    await producer.add([(topic, 0)])
+    await producer.send((topic, 0), [Record(0, 1, b"k", value)])
 
 
 async def commit(producer: TransactionalProducer) -> Outcome:
@@ -181,3 +185,68 @@ async def commit(producer: TransactionalProducer) -> Outcome:
     await asyncio.sleep(10 * markers.RETRY_S)
     await write(producer, b"last")
     return await producer.commit()
+
+
+def test_a_late_marker_of_a_former_coordinator_does_not_end_a_later_transaction() -> None:
+    """Of a client before transaction version 2. The first coordinator's marker is late, and was sent again and written
+    meanwhile; the second coordinator has ended a transaction in another partition of the same broker."""
+    story = Story(3)
+
+    async def told() -> None:
+        await story.start()
+        await story.create_topic([3])
+        await story.create_topic([3], topic=OTHER_TOPIC)
+        transactional_id = await coordinated_by(story, 2)
+        app = producer_of(story, transactional_id)
+        await story.client_does(app.init())
+        service = story.broker(2).transactions.service
+        led = service.led[service.partition_of(transactional_id)]
+        older = await story.client_does(as_broker(story, 2, to=3))
+        await story.client_does(write(app, b"committed"))
+        assert await story.client_does(app.commit()) is Outcome.OK
+        await story.until(lambda: not led.coordinator.unmarked(transactional_id) and led.is_committed)
+
+        story.cluster.kill(story.node(2), power_lost=False)
+        await story.client_does(write(app, b"committed", OTHER_TOPIC))
+        assert await story.client_does(app.commit()) is Outcome.OK
+
+        await story.client_does(write(app, b"first"))
+        (producer,) = story.replica(3).log.producers
+        owner = ProducerIdAndEpoch(producer.producer_id, producer.epoch)
+        marker = EndMarker(owner, is_commit=True, coordinator_epoch=led.epoch)
+        late = await story.client_does(send_marker(older, marker))
+        await story.client_does(write(app, b"last"))
+        await story.client_does(app.abort())
+
+        log = story.replica(3).log
+        await story.until(lambda: story.replica(3).last_stable_offset == log.end_offset)
+        ended = [batch.control_type for batch in read_all(log) if batch.is_control]
+        assert (late, ended) == (ErrorCode.not_leader_or_follower, [ControlType.COMMIT, ControlType.ABORT])
+
+    story.run(told())
+
+
+async def coordinated_by(story: Story, broker_id: int) -> str:
+    """A transactional id of which that broker is the coordinator."""
+    await story.client_does(producer_of(story, "before").init())
+    service = story.broker(broker_id).transactions.service
+    await story.until(lambda: any(map(service.is_ready, NAMES)))
+    return next(filter(service.is_ready, NAMES))
+
+
+async def as_broker(story: Story, broker_id: int, *, to: int) -> Rpc:
+    row = story.broker(to).view.brokers[to]
+    return await Rpc.connect(story.network, row.host, row.port, client_id=f"{CLIENT_ID}-{broker_id}")
+
+
+async def send_marker(rpc: Rpc, marker: EndMarker) -> ErrorCode:
+    asked = {
+        "producer_id": marker.owner.producer_id,
+        "producer_epoch": marker.owner.epoch,
+        "transaction_result": marker.is_commit,
+        "coordinator_epoch": marker.coordinator_epoch,
+        "transaction_version": marker.transaction_version,
+        "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+    }
+    answer = await rpc.call(markers.WRITE_TXN_MARKERS, markers.VERSION, {"markers": [asked]}, timeout_ms=10_000)
+    return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
+import pytest
+
+from sexton.coordinators import partition
 from sexton.coordinators.groups import records as r
+from sexton.coordinators.groups.messages import CommittedOffset, ConsumerHeartbeatRequest
 from sexton.coordinators.groups.service import GroupService
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
-from tests.coordinators.groups.harness import GROUP, FakeTopics, refused
+from tests.coordinators.groups.harness import CLIENT, GROUP, FakeTopics, partitions, refused
 from tests.coordinators.groups.test_service import (
     PARTITION,
     PARTITIONS,
@@ -140,6 +145,41 @@ def test_offsets_of_a_topic_that_is_deleted_while_its_groups_are_loaded_are_take
     run(test())
 
 
+@pytest.mark.parametrize("is_loaded_after_it", [False, True])
+def test_a_deletion_that_cannot_be_written_yet_disturbs_no_group(
+    monkeypatch: pytest.MonkeyPatch, is_loaded_after_it: bool
+) -> None:
+    """Too few replicas are in sync. Other groups' offsets are told, and the partition is not loaded again and again."""
+    monkeypatch.setattr(partition, "UNWRITABLE_PAUSE_MS", 1)
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        cluster.seen.set("gone", 1)
+        await (service := cluster.service()).load(PARTITION, log)
+        await service.commit_offsets(replace(commit(1), topics=[("gone", [CommittedOffset(0, 1)])]))
+        await service.commit_offsets(commit(2))
+        log.has_too_few_in_sync = True
+        cluster.seen.delete("gone")
+        if is_loaded_after_it:
+            service.load(PARTITION, log)
+            await until_loaded(service)
+        else:
+            service.topics_deleted(["gone"])
+        led = service.led[PARTITION]
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+            assert await offset_of(service) == 2
+        assert service.led[PARTITION] is led
+        log.has_too_few_in_sync = False
+        while len(kept(log)) < 3:
+            await asyncio.sleep(0.001)
+        assert kept(log)[2] == (r.OffsetKey(GROUP, "gone", 0), None)
+        assert service.led[PARTITION] is led
+
+    run(test())
+
+
 def test_offsets_of_a_deleted_topic_are_taken_back() -> None:
     async def test() -> None:
         log = FakeLog()
@@ -154,5 +194,46 @@ def test_offsets_of_a_deleted_topic_are_taken_back() -> None:
         assert kept(log)[1] == (r.OffsetKey(GROUP, "t", 0), None)
         await service.commit_offsets(commit(2))
         assert await offset_of(service) == 2
+
+    run(test())
+
+
+def test_what_a_heartbeat_would_change_waits_until_it_can_be_recorded() -> None:
+    """A topic grows while too few replicas are in sync (KIP-848). Members go on with what they have, other groups are
+    not disturbed, and the change is made up for."""
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        await (service := cluster.service()).load(PARTITION, log)
+        await service.commit_offsets(commit(2))
+        alive = ConsumerHeartbeatRequest(
+            GROUP, "m", 0, CLIENT, rebalance_timeout_ms=1_000, topics=("t",), owned={}, requires_member_id=False
+        )
+        joined = await service.consumer_heartbeat(alive)
+        whole = joined.assignment
+        assert whole == partitions(t=[0, 1])
+        full = replace(alive, member_epoch=1, owned=whole)
+        bare = ConsumerHeartbeatRequest(GROUP, "m", 1, CLIENT)
+        log.has_too_few_in_sync = True
+        led = service.led[PARTITION]
+        assert (await service.consumer_heartbeat(full)).assignment == whole
+        cluster.seen.set("u", 1)
+        assert (await service.consumer_heartbeat(full)).assignment == whole, "it is not about this group"
+        cluster.seen.set("t", 3)
+        assert await service.consumer_heartbeat(bare) == replace(joined, assignment=None)
+        for brings_news in (full, replace(bare, topics=("t", "u")), replace(bare, owned=partitions(t=[0]))):
+            with refused(ErrorCode.coordinator_not_available):
+                await service.consumer_heartbeat(brings_news)
+        with refused(ErrorCode.fenced_member_epoch):
+            await service.consumer_heartbeat(replace(bare, member_epoch=7))
+        with refused(ErrorCode.unknown_member_id):
+            await service.consumer_heartbeat(replace(bare, member_id="other"))
+        await asyncio.sleep(0.01)
+        assert service.led[PARTITION] is led
+        assert await offset_of(service) == 2
+        log.has_too_few_in_sync = False
+        grown = await service.consumer_heartbeat(bare)
+        assert (grown.member_epoch, grown.assignment) == (2, partitions(t=[0, 1, 2]))
 
     run(test())

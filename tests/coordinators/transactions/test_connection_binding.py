@@ -53,6 +53,13 @@ def test_a_former_epoch_is_left_to_others_to_refuse_and_unbinds_nothing() -> Non
     assert bindings.admit(P, 5, 8) is OLDER
 
 
+def test_a_former_generation_is_late_where_nobody_else_refuses_it() -> None:
+    bindings = Bindings(refuses_former=True)
+    bindings.admit(P, (6, 0), 9)
+    assert bindings.admit(P, (5, 0), 12) is OLDER
+    assert bindings.admit(P, (6, 0), 9) is ADMITTED
+
+
 def test_a_connection_from_before_a_coordinator_took_over_proves_nothing() -> None:
     bindings = Bindings(older_are_unproven_than=10)
     assert bindings.admit(P, 0, 10) is UNPROVEN

@@ -473,6 +473,30 @@ def test_a_new_client_without_epochs_left_gets_a_new_id_by_its_end() -> None:
         h.commit(last, NEW)
 
 
+def test_a_new_id_may_be_used_as_soon_as_it_was_told() -> None:
+    """Its producer goes on while the markers of its last transaction are being written: it is asked to wait."""
+    h = exhausted()
+    last = h.init()
+    h.add(last, P0, client_version=NEW)
+    fresh = h.commit(last, NEW)
+    for _ in range(2):
+        for attempt in (
+            lambda: h.add(fresh, P1, client_version=NEW),
+            lambda: h.verify(fresh, P1, client_version=NEW),
+            lambda: h.commit(fresh, NEW),
+            lambda: h.abort(fresh, NEW),
+            lambda: h.init(fresh),
+        ):
+            with refused(ErrorCode.concurrent_transactions):
+                attempt()
+        h.fail_over()
+    with refused(ErrorCode.invalid_producer_id_mapping):
+        h.add(producer_at(1002, 0), P1, client_version=NEW)
+    h.deliver()
+    h.add(fresh, P1, client_version=NEW)
+    assert h.commit(fresh, NEW) == (1001, 1)
+
+
 def test_the_move_to_a_new_id_survives_a_failover_in_its_middle() -> None:
     h = exhausted()
     last = h.init()

@@ -11,6 +11,7 @@ import pytest
 
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.timers import Now
+from sexton.coordinators.transactions import service
 from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import AddRequest, EndRequest, InitRequest, ListRequest
 from sexton.coordinators.transactions.records import encode_key
@@ -500,6 +501,30 @@ def test_while_too_few_replicas_are_in_sync_transactions_wait_and_nothing_is_loa
         assert world.service.led[PARTITION] is led
         world.log.has_too_few_in_sync = False
         await world.commit()
+
+    run(test())
+
+
+def test_markers_that_are_written_while_too_few_replicas_are_in_sync_count_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the end could not be recorded, and the coordinator would be loaded again and send all markers anew, each
+    second."""
+    monkeypatch.setattr(service, "UNWRITABLE_PAUSE_MS", 1)
+
+    async def test() -> None:
+        world = await World().begun()
+        (led,) = world.service.led.values()
+        await world.commit()
+        world.log.has_too_few_in_sync = True
+        world.write_markers()
+        await asyncio.sleep(0.01)
+        assert await world.state() is State.PREPARE_COMMIT
+        assert world.service.led[PARTITION] is led
+        world.log.has_too_few_in_sync = False
+        while await world.state() is not State.COMPLETE_COMMIT:
+            await asyncio.sleep(0.001)
+        assert not world.due
 
     run(test())
 

@@ -50,7 +50,7 @@ class Transactions:
         """Bindings by partition of `__transaction_state`."""
         self._produced = Bindings()
         self._offsets = Bindings()
-        self._marked = Bindings()
+        self._marked = Bindings(refuses_former=True)
         self._led_since: dict[tuple[str, int], int] = {}
 
     def partitions_count(self) -> int:

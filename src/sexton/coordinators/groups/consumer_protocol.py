@@ -92,20 +92,7 @@ class ConsumerProtocol:
         known = group.members.get(member_id)
         before = self._find_member(group, request, member_id)
         check_state(before, request.owned)
-        member = replace(
-            before,
-            instance_id=request.instance_id or before.instance_id,
-            rack_id=request.rack_id or before.rack_id,
-            client=request.client,
-            topics=before.topics if request.topics is None else tuple(sorted(set(request.topics))),
-            regex=before.regex if request.regex is None else request.regex,
-            rebalance_timeout_ms=(
-                before.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
-            ),
-            server_assignor=request.server_assignor or before.server_assignor,
-            classic=None,
-        )
-        self.update_member(group, before, member)
+        self.update_member(group, before, _as_asked(before, request))
         is_joining = request.member_epoch == JOIN_EPOCH
         again: ConsumerMember | None = None
         if request.owned is not None:
@@ -137,6 +124,39 @@ class ConsumerProtocol:
             config.consumer_heartbeat_interval_ms,
             after.assigned if has_news else None,
         )
+
+    def stay(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
+        """A member's heartbeat while nothing can be recorded: it goes on with what it has, and its session with it. If
+        it brings something new it must bring that again."""
+        member = self._find_member(group, request, request.member_id)
+        if self._changes_nothing(group, member, request):
+            return self.heartbeat(group, request)
+        self.keep_session(group, member)
+        if request.owned is not None or _as_asked(member, request) != member:
+            what = "The group's records cannot be written now. Try again"
+            raise KafkaError(ErrorCode.coordinator_not_available, what)
+        return ConsumerHeartbeatAnswer(
+            member.member_id,
+            member.epoch,
+            self._core.config_of(group.group).consumer_heartbeat_interval_ms,
+            member.assigned if member.member_id in group.untaken else None,
+        )
+
+    def _changes_nothing(self, group: ConsumerGroup, member: ConsumerMember, request: ConsumerHeartbeatRequest) -> bool:
+        return (
+            group.epoch == group.assignment_epoch
+            and member.is_reconciled_to(group.assignment_epoch)
+            and _as_asked(member, request) == member
+            and (group.seen_revision == self._core.topics.revision or self._knows_topics(group))
+        )
+
+    def _knows_topics(self, group: ConsumerGroup) -> bool:
+        """Whether the topics are as they were when the group epoch was last raised."""
+        for regex in {member.regex for member in group.members.values() if member.regex}:
+            known = group.regexes.get(regex)
+            if known is None or known.topics != self._matching(regex):
+                return False
+        return metadata_hash(self._core.topics, group.subscribed_topics()) == group.metadata_hash
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
         size_max = self._core.settings.group_consumer_max_size
@@ -373,6 +393,22 @@ class ConsumerProtocol:
                 group.untaken.add(member.member_id)
             self.keep_session(group, member)
             self._watch_revocation(group, member)
+
+
+def _as_asked(member: ConsumerMember, request: ConsumerHeartbeatRequest) -> ConsumerMember:
+    """The member as its heartbeat says that it is."""
+    timeout_ms = request.rebalance_timeout_ms
+    return replace(
+        member,
+        instance_id=request.instance_id or member.instance_id,
+        rack_id=request.rack_id or member.rack_id,
+        client=request.client,
+        topics=member.topics if request.topics is None else tuple(sorted(set(request.topics))),
+        regex=member.regex if request.regex is None else request.regex,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        server_assignor=request.server_assignor or member.server_assignor,
+        classic=None,
+    )
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeatRequest) -> None:

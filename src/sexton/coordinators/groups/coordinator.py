@@ -228,14 +228,17 @@ class GroupCoordinator:
     # The consumer protocol
 
     def consumer_heartbeat(
-        self, request: ConsumerHeartbeatRequest, now: Now
+        self, request: ConsumerHeartbeatRequest, now: Now, *, can_write: bool = True
     ) -> tuple[ConsumerHeartbeatAnswer, Effects]:
+        """With `can_write` off, it writes nothing; only for members that have joined."""
         core = self.core
         core.begin(now)
         check_heartbeat(request)
         check_request(core, request)
         group = core.groups.get(request.group)
-        if request.member_epoch <= LEAVE_EPOCH:
+        if not can_write:
+            answer = self._consumer.stay(self._existing_consumer_group(request.group), request)
+        elif request.member_epoch <= LEAVE_EPOCH:
             answer = self._consumer.leave(self._existing_consumer_group(request.group), request)
         elif request.member_epoch == JOIN_EPOCH and not isinstance(group, ConsumerGroup):
             answer = self._consumer.heartbeat(self._consumer_group_to_join(group, request), request)

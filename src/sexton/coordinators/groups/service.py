@@ -124,9 +124,11 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
             await self._catch_up()
             self.has_caught_up = True
         await super().load()
+        await self.until_writable()
         while not self.is_closed and (gone := self.coordinator.forget_deleted(None, self.now())).records:
             self.carry_out(gone)
             await asyncio.sleep(0)
+            await self.until_writable()
 
     def park(self) -> tuple[int, asyncio.Future[Any]]:
         """Returns a token for the coordinator, and the future that gets the response when the coordinator answers that
@@ -233,8 +235,10 @@ class GroupService(CoordinatorService[GroupsPartition]):
             effects = led.coordinator.forget_deleted(names, self._now())
             return bool(effects.records), effects
 
+        await led.until_writable()
         while led.is_loaded and not led.is_closed and self._carry_out(led, forget):
             await asyncio.sleep(0)
+            await led.until_writable()
 
     def check_invariants(self) -> None:
         for led in self.led.values():
@@ -288,10 +292,12 @@ class GroupService(CoordinatorService[GroupsPartition]):
         return await self._run(led, lambda: led.coordinator.leave(group, members, self._now()))
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
-        # A member may go on while the log cannot be written, if there is nothing to write.
+        # A member may go on while the log cannot be written. What is to be written then waits: an append that failed
+        # would have all groups of the partition loaded again.
         is_member = request.member_epoch > JOIN_EPOCH
         led = self._find(request.group) if is_member else self._find_to_write(request.group)
-        answer = self._carry_out(led, lambda: led.coordinator.consumer_heartbeat(request, self._now()))
+        heartbeat, can_write = led.coordinator.consumer_heartbeat, not is_member or led.is_writable
+        answer = self._carry_out(led, lambda: heartbeat(request, self._now(), can_write=can_write))
         if answer.member_epoch != request.member_epoch or answer.assignment is not None:
             await self._committed(led)
         return answer

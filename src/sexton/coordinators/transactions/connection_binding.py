@@ -32,7 +32,9 @@ answered over any connection (`LateEnd`): else both would have to connect anew i
 there *before* it was loaded may be late: sent when this broker was the coordinator the time before. Such a connection
 is closed (`UNPROVEN`), which costs a live client a reconnection, and makes a late request vanish. Except for a
 producer that was initialised on it since: its epoch is new, and what is late has an old one. Markers are judged by the
-same rule, from the moment on when the partition's leader became its leader.
+same rule, from the moment on when the partition's leader became its leader. And a marker of a former coordinator is
+late wherever a newer one has written a marker for the producer, to whichever partition: the log refuses it only where
+that was this partition.
 
 **What it cannot close.** A middlebox that accepts connections itself, and opens its own to us in another order or
 hands two of them to us as one. A client that moves on in the same epoch although a Produce is unanswered (Java since
@@ -69,9 +71,11 @@ class Admission(Enum):
 class Bindings:
     """For requests of one kind. `generation` orders what a producer was before and is now: its epoch, mostly."""
 
-    def __init__(self, older_are_unproven_than: int = 0) -> None:
-        """Connections up to that number were there before this broker took over."""
+    def __init__(self, older_are_unproven_than: int = 0, *, refuses_former: bool = False) -> None:
+        """Connections up to that number were there before this broker took over. `refuses_former` says that a former
+        generation is late here, whichever connection it comes on."""
         self._unproven = older_are_unproven_than
+        self._refuses_former = refuses_former
         self._bound: dict[Hashable, tuple[Any, int]] = {}
         self._since_purge = 0
 
@@ -89,7 +93,8 @@ class Bindings:
         bound = self._bound.get(producer)
         if bound is not None:
             if generation < bound[0]:
-                return Admission.ADMITTED  # a former epoch: refused elsewhere, and no reason to forget the newer
+                # A former epoch is refused elsewhere, and no reason to forget the newer.
+                return Admission.OLDER if self._refuses_former else Admission.ADMITTED
             if generation == bound[0]:
                 if connection < bound[1]:
                     return Admission.OLDER

@@ -316,6 +316,8 @@ class TransactionCoordinator:
 
     def _owned(self, transactional_id: str, producer: ProducerIdAndEpoch, client_version: int) -> Transaction:
         transaction = self._known(transactional_id)
+        if transaction.is_next(producer):
+            raise concurrent(transaction)
         if producer.producer_id != transaction.producer_id:
             raise KafkaError(ErrorCode.invalid_producer_id_mapping)
         if transaction.of_late_owner(producer.epoch):
@@ -385,7 +387,7 @@ def concurrent(transaction: Transaction) -> KafkaError:
 def _check_expected(transaction: Transaction, expected: ProducerIdAndEpoch | None) -> None:
     """A producer that starts over must be the last valid owner. One that has begun a transaction knows its newest
     epoch."""
-    if expected is None or expected == (transaction.producer_id, transaction.epoch):
+    if expected is None or expected == (transaction.producer_id, transaction.epoch) or transaction.is_next(expected):
         return
     is_former_name = transaction.epoch == 0 and expected.producer_id == transaction.previous_producer_id
     is_known = expected.producer_id == transaction.producer_id or is_former_name

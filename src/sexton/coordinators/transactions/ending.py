@@ -15,7 +15,8 @@ other*. The tables are KIP-890's. With transaction version 2 the epoch says whic
 Here "epoch" is what the coordinator has now and "epoch - 1" what it had before the last end: the client has not heard
 the answer to its own request and asks again. In the prepared states, "epoch" ends the next transaction, which has begun
 before the markers of the last are written. Kafka says "fenced" to that, though nobody fenced the producer; franz-go,
-which aborts what it has only read, gives it up then.
+which aborts what it has only read, gives it up then. A producer that has run out of epochs comes under a new id then,
+which the transaction has only once they are written.
 
 "Early" is a commit of a transaction in which there is nothing yet. Java's client (4.x) sends it ahead of its records
 when two of its threads meet in the wrong moment: it looks whether all is flushed before it takes the lock under which
@@ -86,6 +87,8 @@ def judge(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: boo
 
 def _verdict_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool) -> Verdict:
     state = transaction.state
+    if transaction.is_next(producer):
+        raise EarlyCommitError() if is_commit else _wait()
     is_rotated = (
         producer == (transaction.previous_producer_id, LAST_EPOCH_FOR_CLIENTS)
         and transaction.epoch == 0

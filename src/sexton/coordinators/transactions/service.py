@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.log import CoordinatorLog
-from sexton.coordinators.partition import LedPartition, fail
+from sexton.coordinators.partition import UNWRITABLE_PAUSE_MS, LedPartition, fail
 from sexton.coordinators.service import CoordinatorService
 from sexton.coordinators.timers import Now
 from sexton.coordinators.transactions.coordinator import LateEnd, ProducerIdNeeded, TransactionCoordinator
@@ -218,9 +218,16 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         return led if led is not None and led.is_loaded and led.epoch == due.coordinator_epoch else None
 
     def marker_written(self, due: DueMarkers, partition: TopicPartition) -> None:
-        """Called when a marker was written, or is no longer needed because the partition was deleted."""
+        """Called when a marker was written, or is no longer needed because the partition was deleted. While nothing can
+        be recorded, it counts later."""
         led = self._find_for(due)
         if led is None:
+            return
+        try:
+            led.check_writable()
+        except KafkaError:
+            loop = asyncio.get_running_loop()
+            loop.call_later(UNWRITABLE_PAUSE_MS / 1000, self.marker_written, due, partition)
             return
         markers = due.markers
 

@@ -28,6 +28,7 @@ from sexton.types import (
     TRANSACTION_VERSION_2,
     ProducerEpoch,
     ProducerId,
+    ProducerIdAndEpoch,
     TopicPartition,
 )
 
@@ -69,6 +70,10 @@ class Transaction:
     def of_late_owner(self, epoch: ProducerEpoch) -> bool:
         """Whether that is the epoch of the producer whose transaction timed out."""
         return self.has_timed_out and epoch == self.last_epoch
+
+    def is_next(self, producer: ProducerIdAndEpoch) -> bool:
+        """Whether that is the producer's new name, which it was told while the markers still carry its old one."""
+        return self.next_producer_id != NO_PRODUCER_ID and producer == (self.next_producer_id, 0)
 
     # Events
 
