@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import replace
 
 import pytest
 
+from sexton.adapters.metastore import open_metastore, operations
+from sexton.adapters.metastore.session import Session
+from sexton.harness.postgres import Postgres
 from sexton.ports.metastore import (
+    BrokerRow,
     BrokerStatus,
     ControllerRow,
     LeaseLostError,
@@ -249,3 +254,33 @@ async def test_producer_ids_are_given_out_once_and_are_no_change(opener: Opener)
 async def test_no_producer_ids_cannot_be_allocated(store: Metastore, count: int) -> None:
     with pytest.raises(ValueError, match="no number of producer ids"):
         await store.allocate_producer_ids(count)
+
+
+@pytest.mark.postgres
+async def test_a_renewal_between_the_look_and_the_replacement_makes_a_registration_stale(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL's renewals wait for nobody. Two processes would both hold the broker's id: the one that renewed until
+    its next renewal, which is refused."""
+    url = postgres.new_database()
+    store = open_metastore(url)
+    await store.open_cluster(CLUSTER)
+    former = await register(store, 1)
+    look = operations._broker
+
+    async def renew() -> None:
+        other = open_metastore(url)
+        await other.renew_lease(1, former.epoch)
+        await other.close()
+
+    def slowly(session: Session, broker_id: int) -> BrokerRow | None:
+        found = look(session, broker_id)
+        asyncio.run(renew())
+        return found
+
+    monkeypatch.setattr(operations, "_broker", slowly)
+    with pytest.raises(StaleError):
+        await store.register_broker(broker(1), former)
+    monkeypatch.undo()
+    assert await broker_in(store, 1) == replace(former, renewals_count=1)
+    await store.close()

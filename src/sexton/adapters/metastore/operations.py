@@ -103,13 +103,12 @@ def read_leases(session: Session) -> Mapping[int, tuple[int, int]]:
 
 
 def register_broker(session: Session, row: BrokerRow, replaces: BrokerRow | None) -> BrokerRow:
-    """The epoch is the transaction's revision: higher than that of any earlier registration."""
+    """The epoch is the transaction's revision: higher than that of any earlier registration. Renewals do not take the
+    revision's lock: one may come between the look and the replacement, so that compares as it writes."""
     with session.writing() as write:
         found = _broker(session, row.broker_id)
         if _claim_of(found) != _claim_of(replaces):
-            raise StaleError(
-                f"the registration of broker {row.broker_id} has changed since it was read", remedy="Read it again"
-            )
+            raise _registration_changed(row.broker_id)
         values: dict[str, Any] = {
             "broker_id": row.broker_id,
             "epoch": write.revision,
@@ -122,9 +121,20 @@ def register_broker(session: Session, row: BrokerRow, replaces: BrokerRow | None
             "status": BrokerStatus.STARTING.value,
             "start_id": row.start_id,
         }
-        session.execute(delete(brokers).where(brokers.c.broker_id == row.broker_id))
+        if found is not None:
+            replaced = session.execute(
+                delete(brokers)
+                .where(brokers.c.broker_id == row.broker_id, brokers.c.epoch == found.epoch)
+                .where(brokers.c.renewals_count == found.renewals_count)
+            )
+            if replaced.rowcount == 0:
+                raise _registration_changed(row.broker_id)
         session.execute(insert(brokers), {**values, "revision": write.revision})
         return BrokerRow(**{**values, "status": BrokerStatus.STARTING})
+
+
+def _registration_changed(broker_id: int) -> StaleError:
+    return StaleError(f"the registration of broker {broker_id} has changed since it was read", remedy="Read it again")
 
 
 def _claim_of(row: BrokerRow | None) -> tuple[int, int, BrokerStatus] | None:
