@@ -182,18 +182,7 @@ class Broker:
                 **self.compaction_requests.handlers(),
             },
         )
-        self.groups = GroupService(
-            clock,
-            rng,
-            config,
-            ViewTopics(self.view),
-            lambda: self.view.partitions_count(OFFSETS_TOPIC),
-            self._group_config,
-            self.lease_is_valid,
-            self.supervisor,
-            self.catch_up,
-            self.is_elected,
-        )
+        self.groups = GroupService(self, config, ViewTopics(self.view))
         self.transactions = Transactions(self)
         self.refused = RefusedBatches(clock)
         self.unpacking = Unpacking(self)
@@ -226,6 +215,9 @@ class Broker:
         row = self.view.partition(topic, partition)
         return row is not None and row.leader == self.config.node_id
 
+    def partitions_count(self, topic: str) -> int:
+        return self.view.partitions_count(topic)
+
     @property
     def port(self) -> int:
         assert self._listener is not None
@@ -241,6 +233,9 @@ class Broker:
             found = topic_config(self.view, self.config.static, self.config.node_id, topic)
             self._topic_configs[topic] = found
         return found
+
+    def group_config(self, group: str) -> GroupConfig:
+        return group_config(self.view, self.config.static, self.config.node_id, group)
 
     async def catch_up(self) -> None:
         """When this returns, this broker has read and applied every change that was made before the call."""
@@ -516,9 +511,6 @@ class Broker:
                 self.groups.load(replica.partition, CoordinatorLog(replica))
             else:
                 self.groups.unload(replica.partition)
-
-    def _group_config(self, group: str) -> GroupConfig:
-        return group_config(self.view, self.config.static, self.config.node_id, group)
 
     def _reconfigure(self, configs: Sequence[tuple[ConfigScope, str]]) -> None:
         topics: dict[str, None] = {}

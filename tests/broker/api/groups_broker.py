@@ -21,18 +21,12 @@ from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol import embedded
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
 from sexton.settings.broker import GroupSettings
+from sexton.settings.group import GroupConfig
 from sexton.types import ProducerIdAndEpoch
 from tests.broker.api.admin_broker import OWN_ID, FakeBroker, broker_in_a_cluster, encode
+from tests.coordinators.hosts import LoopClock
 
 DELAY_MS = 5
-
-
-class LoopClock:
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + self.monotonic_ms()
-
-    def monotonic_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
 
 
 class MemoryLog:
@@ -72,14 +66,25 @@ class GroupsBroker:
         self.view = inner.view
         self.config = inner.config
         self.clock = LoopClock()
-        self.groups = GroupService(
-            self.clock,
-            random.Random(5),
-            settings,
-            ViewTopics(self.view),
-            lambda: self.view.partitions_count(OFFSETS_TOPIC),
-        )
+        self.supervisor = inner.supervisor
+        self.rng = random.Random(5)
+        self.groups = GroupService(self, settings, ViewTopics(self.view))
         self.creations: list[str] = []
+
+    def lease_is_valid(self) -> bool:
+        return True
+
+    def is_elected(self, topic: str, partition: int) -> bool:
+        return False
+
+    def partitions_count(self, topic: str) -> int:
+        return self.view.partitions_count(topic)
+
+    def group_config(self, group: str) -> GroupConfig | None:
+        return None
+
+    async def catch_up(self) -> None:
+        """Its view is never behind."""
 
     async def ensure_internal_topic(self, name: str) -> None:
         self.creations.append(name)
