@@ -60,7 +60,7 @@ class NotInMemoryError(Exception):
 
 class Reader:
     def __init__(
-        self, log: CloudLog, cache: Cache, views: Views, host: CloudHost, as_of_ms: int, wake: Callable[[], None]
+        self, *, log: CloudLog, cache: Cache, views: Views, host: CloudHost, as_of_ms: int, wake: Callable[[], None]
     ) -> None:
         self._log = log
         self._cache = cache

@@ -77,6 +77,7 @@ async def at_once(kind: Kind, what: str) -> None:
 class Script:
     def __init__(
         self,
+        *,
         topic: str,
         world: World,
         kill: Rendezvous,

@@ -94,10 +94,10 @@ class Judge:
         agreement: Agreement,
         history: History,
         trace: Trace,
+        *,
         compacted: Collection[str] = (),
         unflushed: Collection[str] = (),
         retentions: Mapping[str, Retention] | None = None,
-        *,
         has_transactions: bool = False,
         unclean: Collection[str] = (),
     ) -> None:

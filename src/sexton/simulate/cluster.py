@@ -122,6 +122,7 @@ class Node:
 class SimulatedCluster:
     def __init__(
         self,
+        *,
         loop: SimulatedLoop,
         seed: int,
         brokers_count: int,

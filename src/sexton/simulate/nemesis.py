@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from typing import Protocol
 
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
 from sexton.simulate.disk import VOLUME_BYTES, Trouble, VirtualDisk
@@ -42,26 +43,38 @@ ATTEMPTS_TO_LEAVE_ISR = 20
 """Seconds: longer than a lease. Whoever is in sync then is alone so."""
 
 
+class Known(Protocol):
+    """What the nemesis asks before a fault that destroys data: a loss that no system survives proves nothing. The judge
+    knows."""
+
+    def holds_something_alone(self, node: Node) -> bool:
+        """Whether something acknowledged is on no other machine."""
+        ...
+
+    def is_in_sync(self, node: Node) -> bool:
+        """Whether it is in the ISR of anything."""
+        ...
+
+    def depends_on_lost_disks(self, node: Node) -> bool:
+        """Whether after a power loss it would leave an ISR to machines whose disks are gone."""
+        ...
+
+
 class Nemesis:
     def __init__(
         self,
         cluster: SimulatedCluster,
         clients: Sequence[str],
-        may_lose: Callable[[Node], bool],
-        is_in_sync: Callable[[Node], bool],
-        depends_on_lost_disks: Callable[[Node], bool] = lambda _: False,
-        force_leaders: Callable[[], object] = lambda: None,
-        wipe_store: Callable[[], object] = lambda: None,
+        known: Known,
+        *,
+        force_leaders: Callable[[], object],
+        wipe_store: Callable[[], object],
     ) -> None:
-        """`may_lose` says whether everything acknowledged is also on other machines than this one, `is_in_sync` whether
-        it is in the ISR of anything, `depends_on_lost_disks` whether after a power loss it would leave an ISR to
-        machines whose disks are gone. `force_leaders` sends an operator. `wipe_store` takes from the store of cloud
-        topics what nobody may rely on."""
+        """`force_leaders` sends an operator. `wipe_store` takes from the store of cloud topics what nobody may rely
+        on."""
         self._cluster = cluster
         self._clients = clients
-        self._may_lose = may_lose
-        self._is_in_sync = is_in_sync
-        self._depends_on_lost_disks = depends_on_lost_disks
+        self._known = known
         self._force_leaders = force_leaders
         self._wipe_store_of_waste = wipe_store
         self._is_quiet = False
@@ -177,7 +190,7 @@ class Nemesis:
 
     def _power(self, fault: Fault) -> Undo | None:
         node = self._node(fault)
-        if self._depends_on_lost_disks(node):
+        if self._known.depends_on_lost_disks(node):
             # It may lack what it had not flushed, and leaves the ISR to them: then only an operator can go on.
             self._cluster.trace.note("nemesis", f"spares {node.name}: the others in sync have lost their disks")
             return None
@@ -205,7 +218,7 @@ class Nemesis:
     def _wipe(self, fault: Fault) -> Undo | None:
         node = self._node(fault)
         others = [other for other in self._nodes() if other is not node]
-        if not self._may_lose(node) or node.is_stopping or not all(map(self._is_well, others)):
+        if self._known.holds_something_alone(node) or node.is_stopping or not all(map(self._is_well, others)):
             # One that is away is about to leave the in-sync replicas to this one: then only an operator can go on.
             self._cluster.trace.note("nemesis", f"spares {node.name}: it alone holds something, or may soon")
             return None
@@ -233,7 +246,8 @@ class Nemesis:
         if self._is_over or node.is_wiped or node.last_started <= number:
             return
         self._cluster.trace.note("nemesis", f"{node.name} loses power; an old image of its disk is at hand")
-        is_safe = self._may_lose(node) and all(self._is_well(other) for other in self._nodes() if other is not node)
+        others = [other for other in self._nodes() if other is not node]
+        is_safe = not self._known.holds_something_alone(node) and all(map(self._is_well, others))
         if is_safe:
             self._take_back()  # which may start it
         self._cluster.kill(node, power_lost=True)
@@ -248,7 +262,7 @@ class Nemesis:
             self._wait_to_come_back(node, image, ATTEMPTS_TO_LEAVE_ISR)
 
     def _wait_to_come_back(self, node: Node, image: VirtualDisk, attempts: int) -> None:
-        if self._is_over or not attempts or not self._is_in_sync(node):
+        if self._is_over or not attempts or not self._known.is_in_sync(node):
             node.is_held_down -= 1
             if self._is_over or not attempts:
                 self._cluster.start(node)
@@ -488,7 +502,7 @@ class Nemesis:
             for name, inode in closed_logs(node.volume.files(directory), only_certified=not are_others_up)
             if inode.content and not inode.changes and inode.flipped is None
         ]
-        if not closed or not self._may_lose(node):
+        if not closed or self._known.holds_something_alone(node):
             return None
         node.needs_operator = node.is_disk_damaged = True
         number, bit = divmod(fault.amount, 8)

@@ -44,6 +44,7 @@ class Reader:
 
     def __init__(
         self,
+        *,
         name: str,
         places: Sequence[TopicPartition],
         client: Client,
@@ -52,7 +53,6 @@ class Reader:
         isolation: int = READ_UNCOMMITTED,
         pause_ms: int = 0,
         rack: str = "",
-        *,
         keeps_sessions: bool = False,
     ) -> None:
         """With a rack it reads from a follower there, if a leader says so."""
@@ -152,6 +152,7 @@ class GroupReader:
 
     def __init__(
         self,
+        *,
         name: str,
         group: str,
         topics: Sequence[str],
@@ -161,7 +162,6 @@ class GroupReader:
         trace: Trace,
         is_over: Callable[[], bool],
         pause_ms: int = 0,
-        *,
         is_consumer_protocol: bool = False,
         rack: str = "",
     ) -> None:

@@ -103,7 +103,13 @@ class Simulation:
         self.fabric = Fabric(self.loop, random.Random(f"{plan.seed}:network"), replace(plan.weather))
         self.fabric.on_delivery = self.trace.delivered
         self.cluster = SimulatedCluster(
-            self.loop, plan.seed, plan.brokers_count, self.fabric, self.trace, plan.times, plan.store
+            loop=self.loop,
+            seed=plan.seed,
+            brokers_count=plan.brokers_count,
+            fabric=self.fabric,
+            trace=self.trace,
+            times=plan.times,
+            store=plan.store,
         )
         self.agreement = Agreement(self.trace)
         self.cluster.metastore.observer = self.agreement.carried_out
@@ -114,13 +120,13 @@ class Simulation:
             self.agreement,
             self.history,
             self.trace,
-            [
+            compacted=[
                 *plan.compacted_topics,
                 *(life.topic for life in plan.lives if life.is_compacted),
                 *(INTERNAL_TOPICS if plan.compactors else ()),
             ],
-            plan.unflushed_topics,
-            plan.retentions,
+            unflushed=plan.unflushed_topics,
+            retentions=plan.retentions,
             has_transactions=bool(plan.transactors),
             unclean=plan.unclean_topics,
         )
@@ -135,11 +141,9 @@ class Simulation:
         self.nemesis = Nemesis(
             self.cluster,
             [ADMIN, OPERATOR, *MOVERS, *plan.clients],
-            lambda node: not self.judge.holds_something_alone(node),
-            self.judge.is_in_sync,
-            self.judge.depends_on_lost_disks,
-            lambda: self._spawn(self._clients[OPERATOR][0], self._force_leaders()),
-            lambda: None if self.cloud is None else self.cloud.wipe(),
+            self.judge,
+            force_leaders=lambda: self._spawn(self._clients[OPERATOR][0], self._force_leaders()),
+            wipe_store=lambda: None if self.cloud is None else self.cloud.wipe(),
         )
         names = [ADMIN, OPERATOR, *MOVERS, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
         self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
@@ -182,7 +186,9 @@ class Simulation:
             topic.name: Topic(topic.is_compacted, int(topic.settings.get("delete.retention.ms", 86_400_000)))
             for topic in self.plan.topics
         }
-        cloud = CloudJudge(cluster, self.agreement, self.history, self.trace, self.judge.transactions, topics)
+        cloud = CloudJudge(
+            cluster, self.agreement, self.history, self.trace, transactions=self.judge.transactions, topics=topics
+        )
         cloud.local_ledger = self.judge.committed_of
         judged = self._told(cloud.carried_out)
 
@@ -435,16 +441,16 @@ class Simulation:
             rng = random.Random(f"{self.plan.seed}:{plan.name}:values")
             values = Values(plan.name, rng, plan.value_bytes_max, self.plan.compacted_topics)
             writer = Writer(
-                plan,
-                client,
-                self.history,
-                self.trace,
-                self.loop,
-                rng,
-                values,
-                lambda: self._writing_is_over,
-                self.plan.batch_limits,
-                [topic.name for topic in self.plan.topics if topic.is_cloud],
+                plan=plan,
+                client=client,
+                history=self.history,
+                trace=self.trace,
+                loop=self.loop,
+                rng=rng,
+                values=values,
+                is_over=lambda: self._writing_is_over,
+                limits=self.plan.batch_limits,
+                waiting=[topic.name for topic in self.plan.topics if topic.is_cloud],
             )
             self._writers.append((writer, self._spawn(process, writer.run())))
         for each in self.plan.transactors:
@@ -475,30 +481,30 @@ class Simulation:
             self.fabric.process_killed(process, host, power_lost=False)
 
         return Transactor(
-            plan,
-            self.history,
-            self.trace,
-            self.loop,
-            self.plan.seed,
-            Values(plan.name, rng, plan.value_bytes_max, self.plan.compacted_topics),
-            lambda name: self._client(plan.name, name),
-            kill,
-            self._watch,
-            lambda: self._writing_is_over,
+            plan=plan,
+            history=self.history,
+            trace=self.trace,
+            loop=self.loop,
+            seed=self.plan.seed,
+            values=Values(plan.name, rng, plan.value_bytes_max, self.plan.compacted_topics),
+            start=lambda name: self._client(plan.name, name),
+            kill=kill,
+            watch=self._watch,
+            is_over=lambda: self._writing_is_over,
         )
 
     def _start_reader(self, plan: ReaderPlan) -> None:
         process, client = self._clients[plan.name]
         if plan.group is None:
             reader = Reader(
-                plan.name,
-                self._read_places,
-                client,
-                self.history,
-                lambda: self._reading_is_over,
-                plan.isolation,
-                plan.pause_ms,
-                plan.rack,
+                name=plan.name,
+                places=self._read_places,
+                client=client,
+                history=self.history,
+                is_over=lambda: self._reading_is_over,
+                isolation=plan.isolation,
+                pause_ms=plan.pause_ms,
+                rack=plan.rack,
                 keeps_sessions=zlib.crc32(f"{self.plan.seed} {plan.name}".encode()) % 2 == 0,
             )
             if plan.isolation == READ_COMMITTED:
@@ -509,15 +515,15 @@ class Simulation:
         if not topics:
             return
         member = GroupReader(
-            plan.name,
-            plan.group,
-            topics,
-            client,
-            self.history,
-            self._delivered.setdefault(plan.group, {}),
-            self.trace,
-            lambda: self._reading_is_over,
-            plan.pause_ms,
+            name=plan.name,
+            group=plan.group,
+            topics=topics,
+            client=client,
+            history=self.history,
+            delivered=self._delivered.setdefault(plan.group, {}),
+            trace=self.trace,
+            is_over=lambda: self._reading_is_over,
+            pause_ms=plan.pause_ms,
             is_consumer_protocol=plan.is_consumer_protocol,
             rack=plan.rack,
         )

@@ -60,6 +60,7 @@ class FencedError(Exception):
 class TransactionalProducer:
     def __init__(
         self,
+        *,
         client: Client,
         transactional_id: str,
         version: int,

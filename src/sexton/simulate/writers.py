@@ -100,6 +100,7 @@ class Lane:
 class Writer:
     def __init__(
         self,
+        *,
         plan: WriterPlan,
         client: Client,
         history: History,

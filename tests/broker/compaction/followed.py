@@ -75,7 +75,16 @@ class Followed:
     def report(self) -> None:
         watermarks = self.follower.replica.coordination.watermarks
         held = FetchPartition(
-            TOPIC, 0, True, LeaderEpoch(3), 0, LeaderEpoch(0), 0, LOGS[2], watermarks.generation, watermarks.compacted
+            topic_id=TOPIC,
+            partition=0,
+            is_wanted=True,
+            leader_epoch=LeaderEpoch(3),
+            end_offset=0,
+            last_epoch=LeaderEpoch(0),
+            history_digest=0,
+            incarnation=LOGS[2],
+            generation=watermarks.generation,
+            compacted=watermarks.compacted,
         )
         self.leader.replica.coordination.take_report(2, 1, held)
 

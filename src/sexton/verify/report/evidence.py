@@ -51,7 +51,14 @@ class Evidence:
         for look in view.probes:
             for log, broker in view.by_log(look, Ext.LEADERS).items():
                 leaders[log].append((look.end_ns, broker))
-        return cls(view, bars, {call.index: call for call in view.calls}, places, leaders, logs)
+        return cls(
+            view=view,
+            bars=bars,
+            calls={call.index: call for call in view.calls},
+            places=places,
+            leaders=leaders,
+            logs=logs,
+        )
 
     def html(self, case: Mapping[str, Any]) -> str:
         concerned = concerns(case)
