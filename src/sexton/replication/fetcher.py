@@ -270,18 +270,18 @@ def held_by(replica: LocalReplica, leader_epoch: LeaderEpoch) -> FetchPartition:
     end_offset = replica.durable_end
     watermarks = replica.coordination.watermarks
     return FetchPartition(
-        topic_id=replica.topic_id,
-        partition=replica.partition,
-        is_wanted=True,
-        leader_epoch=leader_epoch,
-        end_offset=end_offset,
-        last_epoch=replica.log.epochs.epoch_of(end_offset - 1),
-        history_digest=messages.history_digest(entries),
-        incarnation=watermarks.incarnation,
-        generation=watermarks.generation,
-        compacted=watermarks.compacted,
-        claim=replica.coordination.claim,
-        is_empty=replica.log.start_offset == replica.log.end_offset,
+        replica.topic_id,
+        replica.partition,
+        True,
+        leader_epoch,
+        end_offset,
+        replica.log.epochs.epoch_of(end_offset - 1),
+        messages.history_digest(entries),
+        watermarks.incarnation,
+        watermarks.generation,
+        watermarks.compacted,
+        replica.coordination.claim,
+        replica.log.start_offset == replica.log.end_offset,
     )
 
 

@@ -155,14 +155,7 @@ def decode_request(data: Buffer) -> FetchRequest:
     for _ in range(count):
         held.append(_held(*_HELD.unpack_from(data, position)))
         position += _HELD.size
-    return FetchRequest(
-        broker_id=broker_id,
-        broker_epoch=broker_epoch,
-        max_wait_ms=max_wait_ms,
-        max_bytes=max_bytes,
-        partition_max_bytes=partition_max_bytes,
-        held=held,
-    )
+    return FetchRequest(broker_id, broker_epoch, max_wait_ms, max_bytes, partition_max_bytes, held)
 
 
 def _held(
@@ -183,18 +176,18 @@ def _held(
     if min(generation, mcco, mxfo, claimed_end_offset) < 0 or flags & ~(_WANTED | _EMPTY):
         raise ValueError(f"watermarks {mcco}, {mxfo}, {claimed_end_offset} of generation {generation} cannot be")
     return FetchPartition(
-        topic_id=_id(topic_id),
-        partition=partition,
-        is_wanted=bool(flags & _WANTED),
-        leader_epoch=leader_epoch,
-        end_offset=end_offset,
-        last_epoch=last_epoch,
-        history_digest=history_digest,
-        incarnation=_id(incarnation),
-        generation=generation,
-        compacted=Pair(mcco, mxfo),
-        claim=Claim(claimed_end_offset, claimed_epoch),
-        is_empty=bool(flags & _EMPTY),
+        _id(topic_id),
+        partition,
+        bool(flags & _WANTED),
+        leader_epoch,
+        end_offset,
+        last_epoch,
+        history_digest,
+        _id(incarnation),
+        generation,
+        Pair(mcco, mxfo),
+        Claim(claimed_end_offset, claimed_epoch),
+        bool(flags & _EMPTY),
     )
 
 
@@ -259,22 +252,22 @@ def _partition_data(data: memoryview, position: int) -> tuple[PartitionData, int
         raise ValueError(f"an answer to ReplicaFetch promises {size} bytes of records and has fewer")
     records = data[position : position + size]
     decoded = PartitionData(
-        topic_id=_id(topic_id),
-        partition=partition,
-        error=ErrorCode(error),
-        leader_epoch=epoch,
-        incarnation=_id(incarnation),
-        held_end_offset=held_end,
-        high_watermark=watermark,
-        log_start_offset=start,
-        log_end_offset=end,
-        history=history,
-        records=(records,) if size else (),
-        records_bytes=size,
-        generation=generation,
-        removable=Pair(mtro, mxro),
-        fence_below=fence_below,
-        planned_high_watermark=planned,
+        _id(topic_id),
+        partition,
+        ErrorCode(error),
+        epoch,
+        _id(incarnation),
+        held_end,
+        watermark,
+        start,
+        end,
+        history,
+        (records,) if size else (),
+        size,
+        generation,
+        Pair(mtro, mxro),
+        fence_below,
+        planned,
     )
     return decoded, position + size
 

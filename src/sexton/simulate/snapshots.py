@@ -178,23 +178,23 @@ def _open_on(machine: Machine) -> list[LocalReplica]:
 def _snapshot(machine: Machine, replica: LocalReplica) -> Snapshot:
     log, coordination, leadership = replica.log, replica.coordination, replica.leadership
     return Snapshot(
-        topic=replica.topic,
-        topic_id=replica.topic_id,
-        partition=replica.partition,
-        role=replica.role.value,
-        is_leader=replica.is_leader,
-        leader_epoch=replica.leader_epoch,
-        incarnation=replica.row.incarnations.get(machine.broker_id),
-        high_watermark=replica.high_watermark,
-        last_stable_offset=replica.last_stable_offset,
-        start_offset=log.start_offset,
-        end_offset=log.end_offset,
-        flushed_offset=log.flushed_offset,
-        kept=_watermarks(coordination.kept.value),
-        watermarks=_watermarks(coordination.watermarks),
-        is_independent=coordination.is_independent,
-        counted=tuple(leadership.counted()) if leadership is not None else None,
-        heard=_heard(leadership) if leadership is not None else None,
+        replica.topic,
+        replica.topic_id,
+        replica.partition,
+        replica.role.value,
+        replica.is_leader,
+        replica.leader_epoch,
+        replica.row.incarnations.get(machine.broker_id),
+        replica.high_watermark,
+        replica.last_stable_offset,
+        log.start_offset,
+        log.end_offset,
+        log.flushed_offset,
+        _watermarks(coordination.kept.value),
+        _watermarks(coordination.watermarks),
+        coordination.is_independent,
+        tuple(leadership.counted()) if leadership is not None else None,
+        _heard(leadership) if leadership is not None else None,
     )
 
 
@@ -205,12 +205,10 @@ def _heard(leadership: Leadership) -> dict[int, int]:
 
 def _watermarks(known: ReplicaWatermarks) -> Watermarks:
     return Watermarks(
-        incarnation=known.incarnation,
-        generation=known.generation,
-        mcco=known.compacted.keys,
-        mxfo=known.compacted.transactions,
-        mtro=known.removable.keys,
-        mxro=known.removable.transactions,
-        fence_below=known.fence_below,
-        planned_high_watermark=known.planned_high_watermark,
+        known.incarnation,
+        known.generation,
+        *known.compacted,
+        *known.removable,
+        known.fence_below,
+        known.planned_high_watermark,
     )
