@@ -12,11 +12,10 @@ import random
 import shutil
 import subprocess
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from sexton.harness.errors import HarnessError
-from sexton.harness.undoing import Undoing
+from sexton.harness.undoing import Undoing, Undone
 
 LOCAL_PRIORITY: Final = 100
 CUT_PRIORITY: Final = 10
@@ -30,7 +29,7 @@ METASTORE_ID: Final = 200
 """As a node: whoever keeps the cluster's state, where that is a server. Brokers have small numbers."""
 
 
-class Network:
+class Network(Undone):
     """Made when it is entered; undone when it is left, or when this process ends, however that comes."""
 
     def __init__(self, node_ids: Sequence[int]) -> None:
@@ -38,7 +37,6 @@ class Network:
         self._subnet = f"10.213.{random.randrange(1, SUBNETS_COUNT)}"
         self._node_ids = list(node_ids)
         self._cuts: set[tuple[int, int]] = set()
-        self._undoing: Undoing | None = None
 
     @staticmethod
     def check() -> None:
@@ -86,16 +84,6 @@ class Network:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        undoing, self._undoing = self._undoing, None
-        if undoing is not None:
-            undoing.close()
 
     def _name(self, node_id: int) -> str:
         return f"{self._tag}-{node_id}"
