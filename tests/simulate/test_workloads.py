@@ -12,7 +12,8 @@ from sexton.records.batch import encode, make_batch
 from sexton.simulate.faults import Kind
 from sexton.simulate.formats import batch_limits
 from sexton.simulate.history import History, Outcome, Write, identity
-from sexton.simulate.plan import Plan, Profile, make_plan
+from sexton.simulate.plan import Plan, Profile
+from sexton.simulate.planning import make_plan
 from sexton.simulate.values import Values
 from sexton.simulate.writers import ACKS_ALL, Lane, SentBatch, Writer, WriterPlan
 

@@ -24,7 +24,7 @@ from sexton.verify import run as verifying
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.schedule import Kind, schedule
 from sexton.verify.generator import NS
-from sexton.verify.runner import Plan
+from sexton.verify.plan import Plan
 from sexton.verify.selftest import Silent
 from sexton.verify.workloads.known import Asked
 

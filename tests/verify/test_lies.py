@@ -20,7 +20,8 @@ from sexton.harness.proxy import ADD_PARTITIONS, END_TXN, Request
 from sexton.verify import run as verifying
 from sexton.verify import selftest
 from sexton.verify.lies import STALE_S, Batch, DropsCommits, LateCommits, StaleWatermarks, UnfencedCopiers
-from sexton.verify.runner import Listener, Plan
+from sexton.verify.plan import Plan
+from sexton.verify.runner import Listener
 from tests.verify.test_late import Clock, framed, request
 
 

@@ -18,7 +18,8 @@ from sexton.harness.postgres import Postgres
 from sexton.verify import run as verifying
 from sexton.verify import suite
 from sexton.verify.faults.known import FAULTS
-from sexton.verify.runner import INTERRUPTED, Listener, Plan
+from sexton.verify.plan import Plan
+from sexton.verify.runner import INTERRUPTED, Listener
 from sexton.verify.workloads.known import WORKLOADS
 
 ASKED = ("--quick", "--only", "queue,groups")

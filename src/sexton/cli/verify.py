@@ -41,8 +41,8 @@ from sexton.cli.verify_telling import (
 
 if TYPE_CHECKING:
     from sexton.checker.verdict import Judgement
+    from sexton.verify.plan import Plan
     from sexton.verify.run import Rules
-    from sexton.verify.runner import Plan
     from sexton.verify.shrinking import Tries
 
 TIMEOUT_MS_MAX: Final = 40_000

@@ -29,8 +29,8 @@ from sexton.cli.verify_names import (
 from sexton.settings.properties import parse_settings
 
 if TYPE_CHECKING:
+    from sexton.verify.plan import Plan
     from sexton.verify.run import Wanted
-    from sexton.verify.runner import Plan
     from sexton.verify.workloads.known import Asked
 
 SECOND_NS: Final = 1_000_000_000
@@ -174,7 +174,7 @@ def _directory(options: RunOptions, seed: int) -> Path:
 
 
 def _plan(options: RunOptions, asked: Asked, seed: int) -> Plan:
-    from sexton.verify.runner import Plan
+    from sexton.verify.plan import Plan
     from sexton.verify.workloads import known as workloads
 
     shards, concurrency = options.shards, options.concurrency

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from typing import Protocol
 
@@ -15,9 +14,7 @@ from sexton.simulate.inode import Inode
 from sexton.simulate.loop import MS, NS
 from sexton.simulate.metastore import HOST as METASTORE
 from sexton.simulate.objects import HOST as STORE
-from sexton.simulate.objects import ObjectService
-
-Undo = Callable[[], None]
+from sexton.simulate.server_faults import ServerFaults, Starter, Undo
 
 ALONE_S = 8
 """Longer than it takes to start, and to be elected."""
@@ -76,16 +73,14 @@ class Nemesis:
         self._clients = clients
         self._known = known
         self._force_leaders = force_leaders
-        self._wipe_store_of_waste = wipe_store
         self._is_quiet = False
         """An old disk has come back: until its broker has started, nothing else goes wrong."""
         self._is_over = False
         self._active: dict[int, Callable[[], object]] = {}
         self._number = 0
-        self._store_calm = {} if cluster.objects is None else asdict(cluster.objects.weather)
         self.done_count = 0
         self.old_images_count = 0
-        self._starters: dict[Kind, Callable[[Fault], Undo | None]] = {
+        self._starters: dict[Kind, Starter] = {
             Kind.KILL: lambda fault: self._down(fault, power_lost=False),
             Kind.POWER: self._power,
             Kind.ABSENCE: self._power,
@@ -99,8 +94,6 @@ class Nemesis:
             Kind.ISOLATION: self._isolate,
             Kind.NO_METASTORE: lambda fault: self._cut(_both_ways([(fault.targets[0], METASTORE)])),
             Kind.DEAF_METASTORE: lambda fault: self._cut([(METASTORE, fault.targets[0])]),
-            Kind.METASTORE_DOWN: self._metastore_down,
-            Kind.METASTORE_HANGS: self._metastore_hangs,
             Kind.CLOCK_JUMP: self._clock_jump,
             Kind.SLOW_DISK: self._slow_disk,
             Kind.FULL_DISK: self._full_disk,
@@ -113,25 +106,9 @@ class Nemesis:
             Kind.BREAKING_NETWORK: self._breaking_network,
             Kind.BLIP: self._isolate,
             Kind.THIN_NETWORK: self._thin_network,
-            Kind.METASTORE_BREAKS: self._metastore_breaks,
-            Kind.METASTORE_LOCKED: self._metastore_locked,
-            Kind.METASTORE_STRAGGLES: self._metastore_straggles,
-            Kind.METASTORE_FAILS_OVER: self._metastore_fails_over,
-            Kind.STORE_DOWN: lambda fault: self._store_is(is_down=True),
-            Kind.STORE_REFUSES: lambda fault: self._store_is(is_refusing=True),
-            Kind.STORE_HANGS: self._store_hangs,
-            Kind.STORE_BUSY: self._store_busy,
-            Kind.STORE_BREAKS: lambda fault: self._of_hosts(self._store.weather.lost_probabilities, fault),
-            Kind.STORE_LATE: lambda fault: self._store_weather(late_probability=fault.amount / 100),
-            Kind.STORE_SLOW: lambda fault: self._store_weather(
-                median_ns=int(self._store_calm["median_ns"]) * fault.amount
-            ),
-            Kind.STORE_DAMAGES: lambda fault: self._store_weather(
-                short_probability=fault.amount / 200, flip_probability=fault.amount / 200
-            ),
-            Kind.STORE_WIPES: lambda fault: self._wipe_store(),
             Kind.NO_STORE: lambda fault: self._cut(_both_ways([(fault.targets[0], STORE)])),
             Kind.DEAF_STORE: lambda fault: self._cut([(STORE, fault.targets[0])]),
+            **ServerFaults(cluster, clients, wipe_store).starters(),
         }
 
     def plan(self, faults: Sequence[Fault]) -> None:
@@ -357,88 +334,7 @@ class Nemesis:
 
         return undo
 
-    # Metastore, clocks, disks
-
-    def _metastore_down(self, fault: Fault) -> Undo:
-        service = self._cluster.metastore
-        service.is_down = True
-
-        def undo() -> None:
-            service.is_down = False
-
-        return undo
-
-    def _metastore_hangs(self, fault: Fault) -> Undo:
-        self._cluster.metastore.hang()
-        return self._cluster.metastore.go_on
-
-    def _metastore_breaks(self, fault: Fault) -> Undo:
-        return self._of_hosts(self._cluster.metastore.weather.break_probabilities, fault)
-
-    def _metastore_locked(self, fault: Fault) -> Undo:
-        return self._of_hosts(self._cluster.metastore.weather.lock_probabilities, fault)
-
-    def _of_hosts(self, probabilities: dict[str, float], fault: Fault) -> Undo:
-        hosts = fault.targets or (*self._cluster.nodes, *self._clients)
-        probabilities.update(dict.fromkeys(hosts, fault.amount / 100))
-
-        def undo() -> None:
-            for host in hosts:
-                probabilities.pop(host, None)
-
-        return undo
-
-    def _metastore_straggles(self, fault: Fault) -> Undo:
-        weather = self._cluster.metastore.weather
-        weather.straggler_probability = fault.amount / 100
-
-        def undo() -> None:
-            weather.straggler_probability = 0.0
-
-        return undo
-
-    def _metastore_fails_over(self, fault: Fault) -> Undo:
-        self._cluster.metastore.fail_over()
-        return self._metastore_down(fault)
-
-    # The store of cloud topics
-
-    @property
-    def _store(self) -> ObjectService:
-        assert self._cluster.objects is not None
-        return self._cluster.objects
-
-    def _store_is(self, **state: bool) -> Undo:
-        for name, value in state.items():
-            setattr(self._store, name, value)
-
-        def undo() -> None:
-            for name, value in state.items():
-                setattr(self._store, name, not value)
-
-        return undo
-
-    def _store_weather(self, **changed: float) -> Undo:
-        """Of two at once the later one counts, and its end is the end of both."""
-        weather = self._store.weather
-        for name, value in changed.items():
-            setattr(weather, name, value)
-
-        def undo() -> None:
-            for name in changed:
-                setattr(weather, name, self._store_calm[name])
-
-        return undo
-
-    def _store_hangs(self, fault: Fault) -> Undo:
-        self._store.hang()
-        return self._store.go_on
-
-    def _store_busy(self, fault: Fault) -> None:
-        self._store.be_busy(fault.lasts_ms * MS)
-
-    def _wipe_store(self) -> None:
-        self._wipe_store_of_waste()
+    # Clocks, disks
 
     def _clock_jump(self, fault: Fault) -> None:
         self._node(fault).wall.jump(fault.amount)

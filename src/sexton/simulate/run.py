@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from sexton.simulate import broken
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import NS
-from sexton.simulate.plan import Plan, Profile, make_plan
+from sexton.simulate.plan import Plan, Profile
+from sexton.simulate.planning import make_plan
 from sexton.simulate.simulation import Simulation
 from sexton.simulate.themes import themed
 

@@ -43,9 +43,10 @@ from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.known import FAULTS, pointless
 from sexton.verify.generator import Workload
 from sexton.verify.lies import LIES
+from sexton.verify.plan import ACKS_ALL, Plan
 from sexton.verify.report import page
 from sexton.verify.report.page import BEGAN, CLUSTER
-from sexton.verify.runner import ACKS_ALL, Listener, Plan, Runner
+from sexton.verify.runner import Listener, Runner
 from sexton.verify.sharding import ShardedWorkload, Shards
 from sexton.verify.systems import System
 from sexton.verify.workloads.known import QUEUE, WORKLOADS, Asked

@@ -29,7 +29,8 @@ from sexton.verify.faults.partition import Partition
 from sexton.verify.faults.processes import Kill
 from sexton.verify.generator import NS
 from sexton.verify.lies import LIES, Lie
-from sexton.verify.runner import ACKS_ALL, INTERRUPTED, Listener, Plan
+from sexton.verify.plan import ACKS_ALL, Plan
+from sexton.verify.runner import INTERRUPTED, Listener
 from sexton.verify.systems import INDEPENDENT, SEXTON, TOPIC_PREFIX
 from sexton.verify.workloads.known import EOS, QUEUE, TABLE, Asked
 

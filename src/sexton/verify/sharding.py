@@ -23,7 +23,7 @@ import sexton
 from sexton.history.op import F, Log, Op, Type
 from sexton.verify.clients import known
 from sexton.verify.generator import Ask, Needs, Topic, Workload
-from sexton.verify.runner import Plan
+from sexton.verify.plan import Plan
 from sexton.verify.shard import ShardOptions
 from sexton.verify.systems import System
 from sexton.verify.workloads.common import Ends

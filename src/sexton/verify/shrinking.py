@@ -15,7 +15,7 @@ from sexton.errors import SextonError
 from sexton.simulate.shrink import smallest
 from sexton.verify.faults.schedule import Episode, episodes
 from sexton.verify.generator import NS
-from sexton.verify.runner import Plan
+from sexton.verify.plan import Plan
 
 TIME_MIN_NS: Final = NS
 """Below that a run is mostly its beginning and its end."""
