@@ -21,7 +21,7 @@ from sexton.verify import run as verifying
 from sexton.verify import selftest
 from sexton.verify.lies import STALE_S, Batch, DropsCommits, LateCommits, StaleWatermarks, UnfencedCopiers
 from sexton.verify.plan import Plan
-from sexton.verify.runner import Listener
+from sexton.verify.run_history import Listener
 from tests.verify.test_late import Clock, framed, request
 
 

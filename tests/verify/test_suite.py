@@ -19,7 +19,8 @@ from sexton.verify import run as verifying
 from sexton.verify import suite
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.plan import Plan
-from sexton.verify.runner import INTERRUPTED, Listener
+from sexton.verify.run_history import Listener
+from sexton.verify.runner import INTERRUPTED
 from sexton.verify.workloads.known import WORKLOADS
 
 ASKED = ("--quick", "--only", "queue,groups")

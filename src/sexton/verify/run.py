@@ -46,7 +46,8 @@ from sexton.verify.lies import LIES
 from sexton.verify.plan import ACKS_ALL, Plan
 from sexton.verify.report import page
 from sexton.verify.report.page import BEGAN, CLUSTER
-from sexton.verify.runner import Listener, Runner
+from sexton.verify.run_history import Listener
+from sexton.verify.runner import Runner
 from sexton.verify.sharding import ShardedWorkload, Shards
 from sexton.verify.systems import System
 from sexton.verify.workloads.known import QUEUE, WORKLOADS, Asked

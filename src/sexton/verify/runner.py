@@ -15,30 +15,32 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sexton.errors import SextonError
 from sexton.harness.cluster import Cluster
 from sexton.history import flat
 from sexton.history.lines import Writer
 from sexton.history.load import LINES, load
-from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Type
+from sexton.history.op import HEAL, UNKNOWN, Ext, F, Op, Poll, Type
 from sexton.verify import probes, samples
 from sexton.verify.clients.base import Place
-from sexton.verify.faults.base import Fault, Scene, Told, heal
+from sexton.verify.faults.base import Scene, Told, heal
 from sexton.verify.faults.schedule import Act, without
 from sexton.verify.final import ReplicaPasses, replica_ext
 from sexton.verify.generator import NS, Ask, Generator, Processes, Question, Workload
 from sexton.verify.interrupts import Interrupts
+from sexton.verify.nemesis import Nemesis
 from sexton.verify.outside import Outside, fault
 from sexton.verify.placing import Placing
 from sexton.verify.plan import FETCHES, Plan, options_of
 from sexton.verify.probes import Seen
 from sexton.verify.process import ClientProcess
 from sexton.verify.reading import POLL_S
+from sexton.verify.run_history import Listener, RunHistory
 from sexton.verify.samples import Sample
 from sexton.verify.session import Completion
 from sexton.verify.systems import System
@@ -69,42 +71,6 @@ PIECE: Final = "piece-leader.jsonl"
 INTERRUPTED: Final = "interrupted: heals, reads, judges"
 WHOLE_S: Final = 60
 TICK_S: Final = 0.05
-
-
-class Listener(Protocol):
-    """Who tells a person how far it is."""
-
-    def phase(self, name: str) -> None: ...
-
-    def progress(self, now_ns: int, counts: Mapping[Type, int]) -> None:
-        """Once a second."""
-
-    def fault(self, what: str) -> None: ...
-
-
-@dataclass(slots=True)
-class _History:
-    """Numbers and stamps operations, as they happen."""
-
-    writer: Writer
-    now_ns: Callable[[], int]
-    ops: list[Op] = field(default_factory=list)
-    counts: dict[Type, int] = field(default_factory=dict)
-
-    def next(self) -> tuple[int, int]:
-        """Of an operation that is added at once: its index, and when it happened."""
-        return len(self.ops), self.now_ns()
-
-    def write(self, process: int, type_: Type, f: str, **more: Any) -> Op:
-        return self.add(Op(*self.next(), process=process, type=type_, f=f, **more))
-
-    def add(self, op: Op) -> Op:
-        assert op.index == len(self.ops)
-        self.ops.append(op)
-        self.writer.write(op, op.time_ns)
-        if op.process != NEMESIS:
-            self.counts[op.type] = self.counts.get(op.type, 0) + 1
-        return op
 
 
 @dataclass(slots=True)
@@ -150,7 +116,7 @@ class _Going:
         self._pool = pool
         self.interrupts = Interrupts()
         self._start_ns = time.monotonic_ns()
-        self.history = _History(writer, self._now)
+        self.history = RunHistory(writer, self._now)
         self._start_shards = runner.start_shards
         self._began = runner.began
         self._shards: Shards | None = None
@@ -163,7 +129,6 @@ class _Going:
         self._placing = Placing(self.workload, self.system, self.plan.topic_prefix)
         self._places = self._placing.places
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
-        self._faults: dict[str, Fault] = {}
         self._is_healing = threading.Event()
         self._is_closed = threading.Event()
         outside: Any = Outside(self.system.bootstrap)
@@ -178,13 +143,12 @@ class _Going:
             own_proxy=self.system.proxy,
             late=self.plan.late,
         )
-        self._faults = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
+        faults = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
+        self._nemesis = Nemesis(faults, self.history, pool, self._listener)
         self._acts: list[Act] = []
         """To come, the next one last."""
         self._end_ns = 0
         self._is_calm = True
-        self._nemesis: Future[Told] | None = None
-        self._act: Op | None = None
         self._probe: Future[_Looked] | None = None
         self.samples: list[Sample] = []
         self._probe_ns = 0
@@ -268,23 +232,23 @@ class _Going:
 
     def _advance(self) -> None:
         """Faults, as they are scheduled. As long as there are some, the end is not near."""
-        if self._acts or self._nemesis is not None:
+        if self._acts or self._nemesis.is_busy:
             self._end_ns = max(self._end_ns, self._now() + AFTERMATH_NS)
         if self._is_calm and self._now() >= self.plan.calm_ns:
             self._is_calm = False
-            self._listener.phase("faults" if self._faults else "main")
-        if self._acts and self._acts[-1].at_ns <= self._now() and self._nemesis is None:
-            self._begin_act(self._acts.pop())
+            self._listener.phase("faults" if self._nemesis.faults else "main")
+        if self._acts and self._acts[-1].at_ns <= self._now() and not self._nemesis.is_busy:
+            self._nemesis.begin_act(self._acts.pop())
 
     def _heal(self) -> None:
         """Whatever happens: what was broken is mended."""
         self._stop_shards()
         self._listener.phase("heals")
         self._is_healing.set()
-        self._wait(lambda: self._nemesis is None)
-        if self._faults:
-            self._begin(HEAL, {}, self._heal_all)
-            self._wait(lambda: self._nemesis is None)
+        self._wait(lambda: not self._nemesis.is_busy)
+        if self._nemesis.faults:
+            self._nemesis.begin(HEAL, {}, self._heal_all)
+            self._wait(lambda: not self._nemesis.is_busy)
         self._hang_ns = HEALED_HANG_NS
         self._wait(lambda: all(client.asked is None for client in self._clients.values()))
         self._hang_ns = HANG_NS
@@ -297,7 +261,7 @@ class _Going:
     def _heal_all(self) -> Told:
         cluster = self.system.cluster
         try:
-            heal(self._faults.values())
+            heal(self._nemesis.faults.values())
         finally:
             told = Told() if cluster is None else self._bring_back(cluster)
         return told
@@ -396,7 +360,7 @@ class _Going:
             if client.asked is not None and now_ns - client.asked.time_ns > self._hang_ns:
                 client.at.end()
                 self._completed(client, Completion(type=Type.INFO, error="it has not answered, and was killed"))
-        self._take_act()
+        self._nemesis.take()
         self._look(now_ns)
         self.history.writer.tick(now_ns)
         if now_ns - self._told_ns >= NS:
@@ -484,36 +448,6 @@ class _Going:
         busy = [client for client in clients if client.asked is not None and client.asked.f in (F.TXN, F.EOS)]
         return [client.at for client in busy or clients]
 
-    def _begin_act(self, act: Act) -> None:
-        its = self._faults[act.fault]
-        ext = {str(Ext.PHASE): "start" if act.begins else "stop", "target": str(act.target)}
-        self._begin(act.fault, ext, (lambda: its.begin(act)) if act.begins else its.end)
-
-    def _begin(self, f: str, ext: Mapping[str, Any], action: Callable[[], Told]) -> None:
-        self._act = self.history.write(NEMESIS, Type.INVOKE, f, ext=ext)
-        self._nemesis = self._pool.submit(action)
-
-    def _take_act(self) -> None:
-        if self._nemesis is None or not self._nemesis.done():
-            return
-        future, asked = self._nemesis, self._act
-        self._nemesis = None
-        assert asked is not None
-        error = ""
-        told = Told()
-        try:
-            told = future.result()
-        except (SextonError, OSError) as failed:  # of a disk that another fault has broken, for one
-            error = str(failed)
-        ext = {**asked.ext, **told.ext, "value": list(told.hit)}
-        if asked.ext.get(Ext.PHASE) == "start" and not told.hit:
-            del ext[str(Ext.PHASE)]  # nobody was there to be hit: no fault is in force
-        index, now_ns = self.history.next()
-        self.history.add(replace(asked, index=index, time_ns=now_ns, type=Type.INFO, error=error, ext=ext))
-        more = [f"{name} {value}" for name, value in told.ext.items()]
-        words = [asked.f, str(asked.ext.get(Ext.PHASE, "")), *map(str, told.hit), *more, error.partition("\n")[0]]
-        self._listener.fault(" ".join(filter(None, words)))
-
     # -- looks at the brokers
 
     def _look(self, now_ns: int) -> None:
@@ -541,9 +475,7 @@ class _Going:
         self._selector.close()
         self._is_healing.set()
         self._is_closed.set()
-        if self._nemesis is not None:
-            wait([self._nemesis])  # a fault does one thing at a time
-        heal(self._faults.values())
+        self._nemesis.close()
         self.history.writer.flush()
 
 

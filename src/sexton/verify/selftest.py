@@ -30,7 +30,8 @@ from sexton.verify.faults.processes import Kill
 from sexton.verify.generator import NS
 from sexton.verify.lies import LIES, Lie
 from sexton.verify.plan import ACKS_ALL, Plan
-from sexton.verify.runner import INTERRUPTED, Listener
+from sexton.verify.run_history import Listener
+from sexton.verify.runner import INTERRUPTED
 from sexton.verify.systems import INDEPENDENT, SEXTON, TOPIC_PREFIX
 from sexton.verify.workloads.known import EOS, QUEUE, TABLE, Asked
 
