@@ -231,7 +231,7 @@ class Broker:
         self._spawn(Control(self).run())
         self._spawn(self._every(self.config.log_retention_check_interval_ms, self.replicas.run_retention))
         self._spawn(self._every(HIGH_WATERMARK_CHECKPOINT_MS, self.replicas.write_checkpoints))
-        self._spawn(self._every(APPLY_AGAIN_MS, self._apply_failed))
+        self._spawn(self._every(APPLY_AGAIN_MS, self.apply_failed))
         self._spawn(self._keep_retreating())
         for loop in (*self._compaction_loops.all(), *(() if self.cloud is None else self.cloud.loops())):
             self._spawn(loop)
@@ -455,7 +455,7 @@ class Broker:
                 was_away = True
                 await asyncio.sleep(METASTORE_RETRY_MS / 1000)
 
-    async def _apply_failed(self) -> None:
+    async def apply_failed(self) -> None:
         async with self._catching_up:
             await self.replicas.apply_failed()
             with suppress(MetastoreUnavailableError, StaleError, LeaseLostError):  # retried after APPLY_AGAIN_MS

@@ -345,6 +345,10 @@ class Cache:
             if is_full or isinstance(kept, _Kept):
                 self.forget(key)
 
+    def clear(self) -> None:
+        for key in list(self._kept):
+            self.forget(key)
+
     def forget(self, key: RunKey | ObjectId) -> None:
         kept = self._kept.pop(key, None)
         if kept is not None:

@@ -117,12 +117,12 @@ class MetastoreService(Service):
 
     def peek(self, operation: str, *arguments: Any) -> Any:
         """What it would answer now to somebody beside it."""
-        return _run(getattr(self.inner, operation)(*arguments))
+        return run_at_once(getattr(self.inner, operation)(*arguments))
 
     def look(self, read: Callable[[Session], T]) -> T:
         """At its tables, as they are now."""
         assert isinstance(self.inner, SqlMetastore)
-        found: T = _run(self.inner.run(read))
+        found: T = run_at_once(self.inner.run(read))
         return found
 
     def send(self, request: Request) -> None:
@@ -160,7 +160,7 @@ class MetastoreService(Service):
 
     def _outcome(self, request: Request) -> tuple[Any, Exception | None]:
         try:
-            return _run(getattr(self.inner, request.operation)(*request.arguments)), None
+            return run_at_once(getattr(self.inner, request.operation)(*request.arguments)), None
         except Exception as error:
             return None, error
 
@@ -169,7 +169,7 @@ class MetastoreService(Service):
         return weather.latency_ns_min + int(self._rng.random() * (weather.latency_ns_max - weather.latency_ns_min))
 
 
-def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def run_at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """The result of a coroutine that never waits."""
     try:
         coroutine.send(None)

@@ -399,7 +399,7 @@ class StaleWatermarks(Liar):
 
         def told(topic: Any, partition: Any) -> Any:
             place = (isolation, topic.name, partition.partition_index)
-            offset = self._then(place, int(partition.offset))
+            offset = self.then(place, int(partition.offset))
             return replace(partition, offset=type(partition.offset)(offset)) if is_stale else partition
 
         topics = tuple(
@@ -407,7 +407,7 @@ class StaleWatermarks(Liar):
         )
         return with_answer(frame, replace(answer, topics=topics))
 
-    def _then(self, place: tuple[int, str, int], offset: int) -> int:
+    def then(self, place: tuple[int, str, int], offset: int) -> int:
         """What it was five seconds before; the first that is known, if nobody has looked so long ago."""
         now_s = self._now_s()
         seen = self._seen.setdefault(place, deque())

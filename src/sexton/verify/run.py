@@ -122,12 +122,12 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
         systems.check_metastore(wanted.system, wanted.metastore)
         systems.check_storage(wanted.system, wanted.storage, plan.faults)
     wanted.directory.mkdir(parents=True, exist_ok=True)
-    workload = _workload(wanted, plan)
+    workload = workload_of(wanted, plan)
     skew_ms = max((FAULTS[fault].skew_ms for fault in plan.faults), default=0)
     more: dict[str, Any] = {}
 
     def describe() -> None:
-        _describe(wanted, plan, workload, skew_ms, more)
+        describe_run(wanted, plan, workload, skew_ms, more)
 
     def began(at_ms: int) -> None:
         more[BEGAN] = at_ms
@@ -282,7 +282,7 @@ def write_results(directory: Path, judgement: Judgement) -> None:
     (directory / RESULTS).write_text(json.dumps(judgement.to_json(), indent=1) + "\n")
 
 
-def _workload(wanted: Wanted, plan: Plan) -> Workload:
+def workload_of(wanted: Wanted, plan: Plan) -> Workload:
     asked = replace(wanted.asked, forgets_at_once=Grave.name in plan.faults)
     workload = WORKLOADS[wanted.workload].make(asked, random.Random(plan.seed + 2))
     return ShardedWorkload(wanted.workload, asked, workload) if plan.shards else workload
@@ -344,7 +344,7 @@ def digest(plan: Plan, asked: Asked) -> str:
     return hashlib.sha256(canonical_json(choices).encode()).hexdigest()[:DIGEST_CHARS]
 
 
-def _describe(
+def describe_run(
     wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int, found: Mapping[str, Any] | None = None
 ) -> None:
     """`found`: what is more, and was not before it began."""
