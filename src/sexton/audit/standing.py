@@ -112,13 +112,6 @@ class Standing:
         pairs = zip(self.events.open_producer_ids.tolist(), self.events.open_first_offsets.tolist(), strict=True)
         return sorted(pairs, key=lambda pair: pair[1])
 
-    def claim_for(self, marker: Marker) -> AbortedClaim | None:
-        """What the broker says of the transaction that this ABORT ends."""
-        for claim in self.aborted:
-            if claim.producer_id == marker.producer_id and claim.marker_offset == marker.offset:
-                return claim
-        return None
-
     # ---- Holes. ----
 
     def has_batch_at(self, offset: int) -> bool:

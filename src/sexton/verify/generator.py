@@ -120,10 +120,6 @@ class Processes:
     def free(self) -> Sequence[int]:
         return [process for process in self._current if process not in self._busy]
 
-    @property
-    def all_free(self) -> bool:
-        return not self._busy
-
     def thread_of(self, process: int) -> int:
         return process % self._count
 

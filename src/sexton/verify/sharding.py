@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import sexton
 from sexton.history.op import F, Log, Op, Type
@@ -28,9 +28,6 @@ from sexton.verify.shard import ShardOptions
 from sexton.verify.systems import System
 from sexton.verify.workloads.common import Ends
 from sexton.verify.workloads.known import Asked
-
-END_S: Final = 30.0
-"""For a shard to come to its end: one whose client hangs is killed then."""
 
 
 class ShardedWorkload:
