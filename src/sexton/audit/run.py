@@ -244,7 +244,7 @@ class _Attempt:
         return ends
 
     def _read_tails(self, job: FoldJob, ends: Mapping[TopicPartition, int]) -> None:
-        """Until each replica was read to its partition's end, as far as it comes."""
+        """Reads on until each replica has been read to its partition's end, or comes no further."""
         more: list[Stretch] = []
 
         def is_behind(each: _Member) -> bool:

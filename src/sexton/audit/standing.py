@@ -62,7 +62,7 @@ class Standing:
     end_offset: int
     """How far it was read: its end, or the high watermark of a live one."""
     high_watermark: int
-    """As its broker says; where it does not, its end."""
+    """The replica's high watermark as its broker reports it; its log end if the broker does not."""
     committed_end: int = 0
     """Below it all is committed, by what all replicas say (`settle`), as far as this one reaches."""
     visible_end: int = 0

@@ -36,7 +36,7 @@ class Watched:
 
 
 def differing_keys(report: Report) -> Counter[str]:
-    """By class. Of a replica that is stuck and hides no key, one."""
+    """Numbers of differing keys, by class. A replica that is stuck and hides no key counts as one."""
     counts: Counter[str] = Counter()
     for partition in report.partitions:
         for is_class, count in partition.by_class.items():

@@ -41,7 +41,7 @@ PERIOD_INTERVALS: Final = 3
 """Of what is broken and mended before another set of faults has its turn, unless --stable-period says otherwise."""
 
 CRASH_EVERY_NS: Final = 30 * SECOND_NS
-"""Of one client, with --crash-clients."""
+"""Interval between two crashes of one client, with --crash-clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

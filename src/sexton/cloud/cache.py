@@ -121,7 +121,7 @@ class Cache:
         """Least recently used first. Whole objects, as they were sent, by their id alone."""
         self.size_bytes = 0
         self._loaded_bytes = 0
-        """Of what was loaded, not sent."""
+        """Bytes that were read from the store, and not sent to readers yet."""
         self._indexes: OrderedDict[RunKey, Run] = OrderedDict()
         self._loading: dict[RunKey, _Loading] = {}
         self._failures: dict[RunKey, _Failure] = {}

@@ -259,7 +259,7 @@ class Reader:
         return lambda: self._newest_in(_there(self._part(extent, number)), end_offset)
 
     async def leveled_extents(self) -> list[Extent]:
-        """All of L1, from the metastore."""
+        """Reads all extents of L1 from the metastore."""
         log, from_offset = self._log, self._log.start_offset
         extents: list[Extent] = []
         while from_offset < log.leveled_offset:

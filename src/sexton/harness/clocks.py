@@ -52,7 +52,7 @@ class Clocks(Undone):
         return round((self._highest_s - self._lowest_s) * 1000)
 
     def prefix(self, node_id: int) -> tuple[str, ...]:
-        """Of a command that is to run by this clock."""
+        """Prefix of a command that is to run by this clock."""
         return ("/bin/sh", "-c", START, "clock", str(self._pids), str(library()), str(self._path(node_id)))
 
     def set(self, node_id: int, offset_s: float) -> None:

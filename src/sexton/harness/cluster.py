@@ -255,7 +255,7 @@ class Cluster(ABC, Generic[N]):
         return self.node(node_id).is_serving
 
     def pid(self, node_id: int) -> int:
-        """For measuring its CPU and memory."""
+        """Process id, for measuring CPU and memory."""
         return self.node(node_id).running_process().pid
 
     def node_dir(self, node_id: int) -> Path:

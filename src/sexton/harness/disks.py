@@ -82,7 +82,7 @@ class SmallDisk:
             time.sleep(POLL_S)
 
     def fill(self) -> None:
-        """To the last byte that anybody may have."""
+        """Fills the disk to the last byte."""
         self.is_full = True
         with open(self.place / BALLAST, "wb", buffering=0) as ballast:
             for size_bytes in (self._free_bytes(), 1 << 20, 1 << 12):

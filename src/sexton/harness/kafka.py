@@ -127,7 +127,7 @@ class KafkaCluster(Cluster[KafkaNode]):
             self._nodes[node_id] = KafkaNode(node_id, self.base_dir / f"node-{node_id}", doors=list(self.doors))
 
     def bootstrap_at(self, door: str) -> str:
-        """All nodes' addresses behind a door."""
+        """Bootstrap addresses of all nodes, as they are reached through a door."""
         return ",".join(node.address_at(door) for node in self._nodes.values())
 
     @classmethod

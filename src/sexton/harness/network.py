@@ -54,17 +54,17 @@ class Network(Undone):
         return f"{self._subnet}.254"
 
     def prefix(self, node_id: int) -> tuple[str, ...]:
-        """Of a command that is to run there."""
+        """Prefix of a command that is to run in the node's network namespace."""
         return ("ip", "netns", "exec", self._name(node_id))
 
     def cut(self, sender: int, receiver: int) -> None:
-        """From now on the receiver gets nothing from the sender."""
+        """Cuts one direction: from now on the receiver gets nothing from the sender."""
         if (sender, receiver) not in self._cuts:
             self._rule("add", sender, receiver)
             self._cuts.add((sender, receiver))
 
     def mend(self) -> None:
-        """All cuts."""
+        """Heals all cuts."""
         for sender, receiver in sorted(self._cuts):
             self._rule("del", sender, receiver)
         self._cuts.clear()

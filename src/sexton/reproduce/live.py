@@ -107,7 +107,7 @@ class LiveWorld:
         return (await self._client.topic(topic)).partitions[0].leader
 
     async def move_leadership(self, topic: str, broker_id: int) -> None:
-        """By making it the preferred replica: the same replicas in another order."""
+        """Makes the broker the preferred replica (the same replicas in another order), and waits until it leads."""
         await self._admin.reassign({(topic, 0): [broker_id, *(each for each in BROKERS if each != broker_id)]})
         deadline_s = asyncio.get_running_loop().time() + LEAD_TIMEOUT_S
         while await self.leader(topic) != broker_id:
@@ -220,7 +220,7 @@ class LiveWorld:
         return {key: value for key, value in fold.items() if key != FILLER_KEY}
 
     def place(self, topic: str) -> Place:
-        """For whoever wants to look by themselves."""
+        """Where a person finds the cluster and its logs, to look at them by hand."""
         folders = {broker: str(self.cluster.partition_dir(broker, topic, 0)) for broker in BROKERS}
         return Place(self.cluster.bootstrap, folders)
 

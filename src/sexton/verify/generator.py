@@ -108,7 +108,7 @@ class Wait:
 
 
 class Processes:
-    """Who is in each thread."""
+    """Which process runs in each thread."""
 
     def __init__(self, threads_count: int, generation: int = 0) -> None:
         """In each thread were so many before."""

@@ -210,7 +210,7 @@ class LateCommits(Liar):
 
     def __init__(self) -> None:
         self._commits: dict[str, Request] = {}
-        """Of each producer, the last."""
+        """The last commit request of each producer."""
         self._partitions: Counter[str] = Counter()
         """How often a producer's transaction has been given partitions."""
 

@@ -81,7 +81,7 @@ class Plan:
     """Processes that decide for themselves what they do. 0: whoever leads decides everything."""
 
     def schedule(self) -> list[Act]:
-        """All of it."""
+        """Returns the whole schedule of faults."""
         return schedule(
             [Kind(name, FAULTS[name].targets, FAULTS[name].is_steady) for name in self.faults],
             random.Random(self.seed + 1),
@@ -93,12 +93,12 @@ class Plan:
 
     @property
     def threads_count(self) -> int:
-        """With the one that looks at brokers."""
+        """Number of threads, including the one that looks at brokers."""
         return self.concurrency + 1
 
     @property
     def readers_count(self) -> int:
-        """Who read everything at the end."""
+        """Number of processes that read everything at the end."""
         return self.shards or self.concurrency
 
     @property
@@ -134,7 +134,7 @@ class Plan:
 def options_of(
     plan: Plan, system: System, needs: Needs, client: str, thread: int, process: int, fetch: Settings
 ) -> Options:
-    """Of a process's client."""
+    """Options of a process's client."""
     known = clients.client_of(client)
     return Options(
         driver=known.driver,

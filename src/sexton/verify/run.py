@@ -209,7 +209,7 @@ def _reach(bootstrap: str) -> None:
 
 
 class Rules(NamedTuple):
-    """By what a history is judged."""
+    """What a history is judged by."""
 
     model: Model = Model.KAFKA
     ignored: frozenset[str] = frozenset()
@@ -266,7 +266,7 @@ def report(directory: Path) -> Path:
     """Writes the page of a run again, from what its directory has."""
     results = directory / RESULTS
     if not results.exists():
-        raise NotAHistoryError("nobody has judged it", str(directory), f"Judge it: sexton verify check {directory}")
+        raise NotAHistoryError("it has not been judged", str(directory), f"Judge it: sexton verify check {directory}")
     loaded = load(directory)
     found = Description(loaded.run, _description(directory).more)
     return page.write(directory, flat.to_ops(loaded.history), found, json.loads(results.read_bytes()))

@@ -124,7 +124,7 @@ class _Going:
         self._prober = self._processes.free[-1]
         """The last thread's only process."""
         self._clients: dict[int, _Client] = {}
-        """By thread."""
+        """Clients, by thread."""
         self._selector = selectors.DefaultSelector()
         self._placing = Placing(self.workload, self.system, self.plan.topic_prefix)
         self._places = self._placing.places
@@ -146,7 +146,7 @@ class _Going:
         faults = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
         self._nemesis = Nemesis(faults, self.history, pool, self._listener)
         self._acts: list[Act] = []
-        """To come, the next one last."""
+        """Acts to come, the next one last."""
         self._end_ns = 0
         self._is_calm = True
         self._probe: Future[_Looked] | None = None
@@ -155,7 +155,7 @@ class _Going:
         self._told_ns = 0
         self._hang_ns = HANG_NS
         self._last: dict[int, Op] = {}
-        """By process, its newest completion."""
+        """The newest completion of each process."""
 
     def _now(self) -> int:
         return time.monotonic_ns() - self._start_ns
@@ -227,7 +227,7 @@ class _Going:
             self._turn(0)
         lost = sorted(set(range(self.plan.shards)) - shards.is_told)
         if lost:
-            self._listener.fault(f"shards that have not told what they wrote: {', '.join(map(str, lost))}")
+            self._listener.fault(f"shards that did not report what they wrote: {', '.join(map(str, lost))}")
         shards.close()
 
     def _advance(self) -> None:
@@ -319,7 +319,7 @@ class _Going:
         try:
             found = told.result()
         except SextonError as error:
-            self._listener.fault(f"nobody says who has which log: {error}")
+            self._listener.fault(f"cannot find out which brokers have which log: {error}")
             self._tell_unread([(log, UNKNOWN) for log in sorted(places)])
             return
         known = {log: found[place] for log, place in places.items() if place in found}
@@ -327,7 +327,7 @@ class _Going:
         replicas = {log: (each.leader,) if is_cloud else each.replicas for log, each in known.items()}
         passes = ReplicaPasses(replicas, self.workload.final().offsets)
         asked_before: dict[int, Op | None] = {}
-        """By process that was asked for one: its completion before."""
+        """For each process that was asked for a pass: its completion before that."""
         while passes.left and self._now() < deadline_ns:
             for process in [each for each, before in asked_before.items() if self._last.get(each) is not before]:
                 passes.completed(self._last[process])

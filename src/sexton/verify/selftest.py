@@ -112,7 +112,7 @@ def counted(judgement: Judgement) -> set[str]:
 
 
 class Silent:
-    """Nobody is told how far a run is."""
+    """A listener that shows nothing."""
 
     def phase(self, name: str) -> None:
         pass

@@ -141,11 +141,11 @@ class Session:
         self._missing: dict[str, Topics] = {}
         """Topics that are to be made."""
         self._topics: set[str] = set()
-        """Those that are there."""
+        """Topics that exist."""
         self._producers: dict[str, Producer] = {}
-        """By transactional id."""
+        """Producers, by transactional id."""
         self._zombie: Producer | None = None
-        """In a transaction: one that has a successor."""
+        """A producer that is in a transaction although it has a successor."""
         self._failures_count = 0
         """Of transactions, since the last that did not fail."""
         self._reading: Reading | None = None

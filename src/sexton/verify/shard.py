@@ -66,7 +66,7 @@ class ShardOptions:
     workload: str
     asked: Asked
     path: Path
-    """Of its piece of the history."""
+    """Path of the shard's piece of the history."""
 
 
 @dataclass(slots=True)

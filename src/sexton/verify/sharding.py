@@ -70,7 +70,7 @@ class ShardedWorkload:
         self._ends.completed(op)
 
     def told(self, what: Mapping[str, Any]) -> None:
-        """By a shard, at its end."""
+        """Called with what a shard reports at its end."""
         self._used.update(what["logs"])
         self._f = F(what["f"])
         for log in what["logs"]:
@@ -139,7 +139,7 @@ class ShardProcess:
 
 
 class Shards:
-    """All of them, from their start to their end."""
+    """All shards of a run, from their start to their end."""
 
     def __init__(self, workload: ShardedWorkload, system: System, plan: Plan, directory: Path) -> None:
         self._workload = workload
@@ -164,7 +164,7 @@ class Shards:
 
     @property
     def counts(self) -> Mapping[Type, int]:
-        """By type of operation, of all."""
+        """Operations of all shards, by type."""
         return {type_: sum(shard.counts.get(type_.name, 0) for shard in self._all) for type_ in Type}
 
     @property
@@ -179,7 +179,7 @@ class Shards:
 
     @property
     def left(self) -> list[int]:
-        """Those that have not ended."""
+        """Shards that have not ended."""
         return [key.fileobj.number for key in self._selector.get_map().values()]  # type: ignore[union-attr]
 
     def take(self, timeout_s: float) -> list[int]:

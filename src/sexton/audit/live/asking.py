@@ -19,7 +19,7 @@ from sexton.protocol.errors import ErrorCode
 from sexton.types import TopicPartition
 
 PARTITIONS_MAX: Final = 200
-"""In one request."""
+"""Largest number of partitions in one request."""
 
 ONE_BATCH_BYTES: Final = 1
 """A broker sends at least one batch, however large."""

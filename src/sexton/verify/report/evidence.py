@@ -24,7 +24,7 @@ LOGS_MAX: Final = 4
 NEIGHBOURS: Final = 4
 """Offsets on each side of a value that a strip shows."""
 RECORDS_MAX: Final = 6
-"""Of a poll, if none of them is concerned."""
+"""Records that are shown of a poll if the case concerns none of them."""
 VALUES_MAX: Final = 12
 
 Concerned = Mapping[int, Sequence[int]]

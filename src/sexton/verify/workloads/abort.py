@@ -36,7 +36,7 @@ class _Script:
     filled: int = 0
     reads: bool = False
     done: int = 0
-    """Of the transactions."""
+    """Number of transactions that are done."""
     tries: int = 0
     aborted_from: int | None = None
     """Where the last aborted transaction began to read, and where it ended."""
