@@ -48,13 +48,13 @@ class Crowd:
         self.clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
         self._writers: list[tuple[Writer | Transactor, asyncio.Task[None]]] = []
         self.delivered: dict[str, dict[TopicPartition, set[int]]] = {}
-        """To each group as a whole."""
+        """Offsets that each group as a whole was given."""
         self.read_places = [place for topic in self._plan.topics for place in topic.places]
         self.committed_readers: list[Reader] = []
         self.lives: list[Lives] = []
         """Topics that are deleted and made again."""
         self.living: list[asyncio.Task[None]] = []
-        """Who does that."""
+        """The tasks that delete, make, write and read them."""
         self.is_healed = False
         """This and the next two are set by the simulation: clients go by them."""
         self.writing_is_over = False

@@ -91,7 +91,7 @@ class MetastoreWeather:
     break_probabilities: dict[str, float] = field(default_factory=dict)
     """By host: how often the connection of a request breaks before its answer has come."""
     lock_probabilities: dict[str, float] = field(default_factory=dict)
-    """By host: how often a change finds the database locked."""
+    """How often a change finds the database locked, by host."""
 
 
 class MetastoreService(Service):
@@ -120,7 +120,7 @@ class MetastoreService(Service):
         return run_at_once(getattr(self.inner, operation)(*arguments))
 
     def look(self, read: Callable[[Session], T]) -> T:
-        """At its tables, as they are now."""
+        """Reads its tables as they are now."""
         assert isinstance(self.inner, SqlMetastore)
         found: T = run_at_once(self.inner.run(read))
         return found

@@ -128,7 +128,7 @@ class Nemesis:
             self._keep(fault.lasts_ms * MS, undo, f"end of {fault}")
 
     def _keep(self, lasts_ns: int, undo: Callable[[], object], note: str = "") -> None:
-        """Until its time is over, or everything is healed."""
+        """Keeps the fault in force until its time is over, or everything is healed."""
         loop = self._cluster.loop
         self._number += 1
         self._active[self._number] = undo
@@ -204,7 +204,7 @@ class Nemesis:
         return undo
 
     def _image(self, fault: Fault) -> None:
-        """Of a machine that is off."""
+        """Takes an image of the disk of a machine that is off."""
         node, loop = self._node(fault), self._cluster.loop
 
         def take() -> None:

@@ -61,7 +61,7 @@ class StoreWeather:
     median_ns: int = 20 * MS
     p99_factor: float = 2.5
     lost_probabilities: dict[str, float] = field(default_factory=dict)
-    """By host: how often a request is carried out and its answer lost."""
+    """How often a request is carried out and its response lost, by host."""
     late_probability: float = 0.0
     """How often a PUT or a DELETE gets no answer, and is carried out much later."""
     busy_probability: float = 0.0
@@ -69,9 +69,9 @@ class StoreWeather:
     short_probability: float = 0.0
     flip_probability: float = 0.0
     twice_probability: float = 0.0
-    """By object listed."""
+    """How often a listed object comes twice."""
     left_out_probability: float = 0.0
-    """By object listed that was put less than LISTED_NS ago."""
+    """How often an object is left out of a listing that was put less than LISTED_NS ago."""
 
 
 class ObjectService(Service):
@@ -183,7 +183,7 @@ class ObjectService(Service):
         return data
 
     def _delay_ns(self) -> int:
-        """Of one way: half of the whole."""
+        """Delay of one direction: half of the round trip."""
         sigma = math.log(max(1.0, self.weather.p99_factor)) / Z_99
         return int(self.weather.median_ns / 2 * math.exp(sigma * self._rng.gauss(0.0, 1.0)))
 

@@ -191,7 +191,7 @@ class Plan:
 
     @property
     def retentions(self) -> dict[str, Retention]:
-        """Of compacted topics whose logs are cut at their start as well."""
+        """Retention of the compacted topics that delete as well."""
         return {topic.name: topic.retention for topic in self.topics if topic.is_compacted and topic.deletes}
 
     @property
@@ -204,12 +204,12 @@ class Plan:
 
     @property
     def unclean_topics(self) -> list[str]:
-        """Those on which the setting counts."""
+        """Topics with unclean.leader.election.enable=true; compacted ones do not count."""
         return [topic.name for topic in self.topics if topic.settings.get(UNCLEAN) == "true" and not topic.is_compacted]
 
     @property
     def cloud_topics(self) -> list[str]:
-        """In the store from the start, or later."""
+        """Topics that are cloud topics from the start, or become such."""
         switched = {item.topic for item in self.admin if item.action is Action.SWITCH}
         return [topic.name for topic in self.topics if topic.is_cloud or topic.name in switched]
 

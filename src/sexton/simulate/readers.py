@@ -165,7 +165,7 @@ class GroupReader:
         is_consumer_protocol: bool = False,
         rack: str = "",
     ) -> None:
-        """By KIP-848, or by the classic protocol."""
+        """`is_consumer_protocol`: KIP-848 instead of the classic protocol."""
         self._name = name
         self._group = group
         self._is_consumer_protocol = is_consumer_protocol

@@ -239,8 +239,25 @@ class Simulation:
         self._bring_forth()
         await asyncio.sleep(AFTERMATH_S)
         self.crowd.writing_is_over = True
+        await self._recover(admin_task, moving)
+        self._look()
+        self._sweep_all()
+        if not self._is_lenient:
+            await self.crowd.spawn(admin_process, self._read_everything(admin_client))
+        await self.crowd.spawn(admin_process, self._look_again(admin_client))
+        self._told(final.check_history)(self.history, self.agreement)
+        if any(each.group for each in plan.readers):
+            recovery_s = GROUP_RECOVERY_S if self.cloud is None else CLOUD_GROUP_RECOVERY_S
+            await self._recovers("the group has it all", self._undelivered, recovery_s)
+        self.crowd.reading_is_over = True
+        testimony.check(plan, self.history, healed_ns)
+        self.trace.note("world", "all is well")
+
+    async def _recover(self, *administrating: asyncio.Task[None]) -> None:
+        """Liveness: once everything is healed, all of this must come true, one after the other."""
+        plan = self.plan
         await self._recovers(
-            "writers have their answers", lambda: self.crowd.pending(admin_task, moving, *self.crowd.living)
+            "writers have their answers", lambda: self.crowd.pending(*administrating, *self.crowd.living)
         )
         await self._recovers("the cluster is whole", lambda: final.not_whole(self.cluster, self.agreement))
         await self._recovers("the logs are equal", lambda: final.unequal(self.cluster, self.agreement))
@@ -257,18 +274,6 @@ class Simulation:
                 await self._recovers("all is leveled", self.cloud.unleveled, COMPACTION_RECOVERY_S)
             await self._recovers("all is compacted", self._uncompacted, COMPACTION_RECOVERY_S)
             await self._recovers("readers have it all", self._misled)
-        self._look()
-        self._sweep_all()
-        if not self._is_lenient:
-            await self.crowd.spawn(admin_process, self._read_everything(admin_client))
-        await self.crowd.spawn(admin_process, self._look_again(admin_client))
-        self._told(final.check_history)(self.history, self.agreement)
-        if any(each.group for each in plan.readers):
-            recovery_s = GROUP_RECOVERY_S if self.cloud is None else CLOUD_GROUP_RECOVERY_S
-            await self._recovers("the group has it all", self._undelivered, recovery_s)
-        self.crowd.reading_is_over = True
-        testimony.check(plan, self.history, healed_ns)
-        self.trace.note("world", "all is well")
 
     async def _read_everything(self, client: Client) -> None:
         judge, compacted = self.judge, self.plan.compacted_topics
@@ -298,7 +303,7 @@ class Simulation:
         return self.agreement.rows | self.agreement.cloud_rows
 
     async def _look_again(self, client: Client) -> None:
-        """At what nobody has read from its start yet."""
+        """Reads partitions from the start that no reader has read from there yet."""
         for place in sorted({write.place for write in self.history.writes}):
             if not self.history.is_gone(place) and (self._is_lenient or place[0] in self.plan.compacted_topics):
                 try:

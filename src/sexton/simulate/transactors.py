@@ -99,7 +99,7 @@ class Transactor:
     # Instances
 
     async def run(self) -> None:
-        """As the world: it outlives them all."""
+        """Runs as the simulator's own process, because it outlives all its instances."""
         newest = self._begin_instance()
         while not self._is_over():
             await self._wait(LIFETIME_S * 2 * self._rng.random(), newest)

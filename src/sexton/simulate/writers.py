@@ -94,7 +94,7 @@ class Lane:
     losses_count: int = 0
     """How often the partition had lost something when it began."""
     last_error: ErrorCode | None = None
-    """Of the oldest batch that is pending; None if there was no answer."""
+    """Error of the oldest pending batch; None if there was no response."""
 
 
 class Writer:
