@@ -26,7 +26,7 @@ from rich.table import Table
 from sexton.history.op import Type
 from sexton.verify import run as verifying
 from sexton.verify.generator import NS
-from sexton.verify.runner import Plan
+from sexton.verify.plan import Plan
 from sexton.verify.workloads.known import WORKLOADS, Asked
 
 CALM_S: Final = 3

@@ -46,7 +46,9 @@ class Story:
         self.trace = Trace(self.loop)
         self.fabric = Fabric(self.loop, random.Random(seed + 1), Weather(straggler_probability=0))
         times = BrokerTimes(5_000, 10_000, adopts)
-        self.cluster = SimulatedCluster(self.loop, seed, brokers_count, self.fabric, self.trace, times)
+        self.cluster = SimulatedCluster(
+            loop=self.loop, seed=seed, brokers_count=brokers_count, fabric=self.fabric, trace=self.trace, times=times
+        )
         self.agreement = Agreement(self.trace)
         self.cluster.metastore.observer = self.agreement.carried_out
         self.fabric.add_host(CLIENT)

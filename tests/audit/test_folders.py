@@ -286,17 +286,17 @@ def test_pages_that_were_not_in_the_cache_are_not_there_afterwards(tmp_path: Pat
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        cold = file_stretch._resident(file.fileno())
+        cold = file_stretch.resident_pages(file.fileno())
         if cold is None or cold.any():
             pytest.skip("this file system does not let go of pages")
         assert sum(len(piece.data) for piece in FileStretch(0, str(path), 0, 0, INT64_MAX).pieces()) > 800_000
-        afterwards = file_stretch._resident(file.fileno())
+        afterwards = file_stretch.resident_pages(file.fileno())
         assert afterwards is not None
         assert not afterwards.any()
         file.read(100_000)
-        warm = file_stretch._resident(file.fileno())
+        warm = file_stretch.resident_pages(file.fileno())
         list(FileStretch(0, str(path), 0, 0, INT64_MAX).pieces())
-        kept = file_stretch._resident(file.fileno())
+        kept = file_stretch.resident_pages(file.fileno())
         assert warm is not None
         assert kept is not None
         assert (kept & warm).sum() == warm.sum()

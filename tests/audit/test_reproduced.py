@@ -44,7 +44,7 @@ class Copies:
         self._arrived[kind] += 1
         if self._arrived[kind] == len(SCENARIOS):
             for broker in BROKERS:
-                log_dir = self._world._cluster.partition_dir(broker, "warm-up", 0).parent
+                log_dir = self._world.cluster.partition_dir(broker, "warm-up", 0).parent
                 await asyncio.to_thread(self._copy, log_dir, self._parent / kind.value / str(broker))
             self._made[kind].set()
         await self._made[kind].wait()

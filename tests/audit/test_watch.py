@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from sexton.adapters.sockets import SocketNetwork
 from sexton.audit.report import Report
-from sexton.audit.watch import Watched, WatchMetrics, WatchPages, watch
+from sexton.audit.watch import Watched, WatchMetrics, watch
 from sexton.cli.audit_watch import parse_duration_s, parse_endpoint
 from sexton.cli.broker import UsageError
 from sexton.errors import SextonError
+from sexton.http.process_pages import ProcessPages
 from tests.audit.replicas import On, audited, brokers
 from tests.logs import data
 
@@ -71,7 +72,7 @@ def test_a_bug_ends_it() -> None:
 
 async def test_metrics_are_served(diverged: Report) -> None:
     watched = Watched(report=diverged, runs_count=1)
-    pages = WatchPages(watched)
+    pages = ProcessPages(WatchMetrics(watched))
     port = await pages.start(SocketNetwork(), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

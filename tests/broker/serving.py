@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast
 
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.adapters.metastore.session import Session
@@ -126,6 +126,7 @@ class Nowhere:
 class ServingBroker(Broker):
     """Serves as it is, without replicas. Who needs these asks `serving_broker`."""
 
+    clock_class: ClassVar[type[ManualClock]] = ManualClock
     clock: ManualClock
     metastore: LeavingMetastore
 
@@ -146,7 +147,7 @@ class ServingBroker(Broker):
         }
         super().__init__(
             BrokerConfig.of({**needed, **{name.replace("_", "."): value for name, value in settings.items()}}),
-            clock=ManualClock(),
+            clock=self.clock_class(),
             disk=disk or MemoryDisk(),
             network=Nowhere(),
             metastore=metastore or LeavingMetastore(),
@@ -214,15 +215,15 @@ class ServingBroker(Broker):
 
     # Records
 
-    def append(self, *values: bytes, partition: int = 0) -> None:
+    def append(self, *values: bytes, partition: int = 0, topic: str = TOPIC) -> None:
         """Each value in a batch of its own. Record n was made at millisecond n."""
-        replica = self.replica(partition)
+        replica = self.replica(partition, topic)
         for value in values:
             replica.append(batch_of(value, replica.log.end_offset), 1, self.clock.now_ms())
 
-    def append_in_transaction(self, producer_id: int, sequence: int = 0) -> None:
+    def append_in_transaction(self, producer_id: int, sequence: int = 0, topic: str = TOPIC) -> None:
         """One record of a transaction that is open, or that this opens."""
-        replica = self.replica()
+        replica = self.replica(topic=topic)
         batch = batch_of(
             b"%d" % producer_id,
             replica.log.end_offset,
@@ -233,14 +234,14 @@ class ServingBroker(Broker):
         )
         replica.append(batch, 1, self.clock.now_ms())
 
-    def append_marker(self, control_type: ControlType, producer_id: int) -> None:
+    def append_marker(self, control_type: ControlType, producer_id: int, topic: str = TOPIC) -> None:
         batch = marker(control_type, pid=producer_id)
-        self.replica().append(batch, 1, self.clock.now_ms(), from_client=False)
+        self.replica(topic=topic).append(batch, 1, self.clock.now_ms(), from_client=False)
 
-    async def write(self, *values: bytes, partition: int = 0) -> None:
+    async def write(self, *values: bytes, partition: int = 0, topic: str = TOPIC) -> None:
         """Appends the values, and waits until everything that was appended is committed."""
-        self.append(*values, partition=partition)
-        replica = self.replica(partition)
+        self.append(*values, partition=partition, topic=topic)
+        replica = self.replica(partition, topic)
         committed = replica.committed(replica.log.end_offset)
         if committed is not None:
             await committed

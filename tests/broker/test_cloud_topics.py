@@ -144,8 +144,7 @@ def test_a_fetch_is_answered_when_the_store_has_sent_what_it_asks_for() -> None:
         replica = await led(broker)
         await write(client, batch_of(b"cold"))
         assert broker.replicas.cloud is not None
-        for key in list(broker.replicas.cloud.parts.cache._kept):
-            broker.replicas.cloud.parts.cache.forget(key)
+        broker.replicas.cloud.parts.cache.clear()
 
         async def slow(operation: str, key: str) -> None:
             await asyncio.sleep(0.02)
@@ -330,7 +329,7 @@ def test_a_broker_without_a_store_leaves_cloud_partitions_to_others() -> None:
     async def go() -> None:
         broker = await serving_broker()
         await broker.add_topic("c", uuid.UUID(int=8), settings=CLOUD)
-        await broker._apply_failed()
+        await broker.apply_failed()
         row = broker.view.partition("c", 0)
         assert row is not None
         assert row.leader in OTHER_IDS

@@ -68,13 +68,13 @@ def test_status_says_what_waits_and_when_it_was_compacted(
     text = shown(monkeypatch, capsys, 1)
     assert "7, 4.9 KiB for replicas" in text
     assert " ago" in text
-    assert "Nobody compacts" not in text
-    assert "Nobody compacts" not in shown(monkeypatch, capsys, None), "it is not known yet"
+    assert "No compactor is running" not in text
+    assert "No compactor is running" not in shown(monkeypatch, capsys, None), "it is not known yet"
     assert " ago" not in shown(monkeypatch, capsys, 1, compacted_ms=None)
 
 
 def test_status_says_that_nobody_compacts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Nobody compacts" in shown(monkeypatch, capsys, 0)
+    assert "No compactor is running" in shown(monkeypatch, capsys, 0)
 
 
 def test_status_says_what_cannot_be_compacted_and_why(
@@ -105,7 +105,7 @@ def test_cluster_status_says_that_nobody_compacts(
         told = {**figures, "compactors": count}
         monkeypatch.setattr(cluster, "with_client", lambda bootstrap, work, told=told: told)
         cluster.status(check=False, as_json=False, bootstrap="")
-        assert ("Nobody compacts" in capsys.readouterr().out) is is_said
+        assert ("No compactor is running" in capsys.readouterr().out) is is_said
 
 
 def test_history_shows_the_dirty_section_the_records_and_the_speed(

@@ -44,10 +44,10 @@ def test_what_was_read_before_a_rebalance_is_not_committed_after_it(monkeypatch:
         member = GroupConsumer(client, GROUP, [TOPIC], start_at=EARLIEST)
         while member.consumer.positions.get(PLACE) != 5:
             await member.poll(100)
-        removed = {"group_id": GROUP, "members": [{"member_id": member._membership.member_id, "reason": ""}]}
+        removed = {"group_id": GROUP, "members": [{"member_id": member.membership.member_id, "reason": ""}]}
         await (await client.coordinator(GROUP)).call(apis.LEAVE_GROUP, removed)
         await commit_offsets(client, GROUP, commit_body(GROUP, {PLACE: 2}))
-        while member._membership.is_joined:
+        while member.membership.is_joined:
             await member.poll(100)
         monkeypatch.setattr(groups, "fetch_offsets", commit_before_fetching)
         members.append(member)

@@ -82,7 +82,7 @@ def test_a_batch_is_there_once_wherever_its_broker_died(step: str) -> None:
         dying = Broker(world, 1, store)
         dying.replica.take(one.replica.row)
         await until(lambda: dying.replica.is_leader)  # the same registration with an empty pool and an empty tail
-        one.parts.uploads.leave(one.replica._cloud_log)
+        one.replica.resign()
         death = Death(step)
         death.haunt(dying, store)
         _, promised = dying.replica.append(sequenced(1), -1, NOW_MS)

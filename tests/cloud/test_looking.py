@@ -112,7 +112,7 @@ def test_why_is_told_in_each_state(place: Place) -> None:
     why = place.json("why", garbage)["why"]
     assert "nothing refers to it since round 0" in why
     assert "in 15 rounds of cloud.gc.round.ms, about 15.0 minutes" in why
-    assert "nobody knows it" in place.json("why", str(uuid.UUID(int=5)))["why"]
+    assert "unknown" in place.json("why", str(uuid.UUID(int=5)))["why"]
     asyncio.run(_register(place))
     pending = place.json("objects", "--state", "pending")[0]["object_id"]
     assert "registered by broker 1" in place.json("why", pending)["why"]

@@ -37,7 +37,7 @@ def test_all_that_is_read_has_room_and_nothing_else(monkeypatch: pytest.MonkeyPa
         view[start:end] = b"x" * (end - start)
 
     monkeypatch.setattr(os, "posix_fallocate", fallocate)
-    monkeypatch.setattr(BrokerFiles, "_fill", fill)
+    monkeypatch.setattr(BrokerFiles, "fill", fill)
     start, end = 64 << 20, (64 << 20) + (1 << 20)
     with FILES.reading(f"{0:020d}.log", start, end) as data:
         assert bytes(data[start : start + 3]) == b"xxx"

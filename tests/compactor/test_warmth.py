@@ -9,8 +9,9 @@ from typing import Any
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.compactor import worker
 from sexton.compactor.compacted_topics import CompactedTopics
-from sexton.compactor.pages import CompactorPages
+from sexton.compactor.metrics import CompactorMetrics
 from sexton.compactor.schedule import Lane
+from sexton.http.process_pages import ProcessPages
 from sexton.http.server import Request
 from sexton.ports.metastore import ConfigScope, TopicRow
 from tests.adapters.metastore.rows import CLUSTER
@@ -79,7 +80,7 @@ async def test_a_compactor_tells_what_it_has_done(world: World) -> None:
     compactor = await world.start(0, 1, 2)
     world.failing = {2}
     await compactor.turn(Lane.SMALL)
-    pages = CompactorPages(compactor)
+    pages = ProcessPages(CompactorMetrics(compactor), compactor=compactor.name)
     text = (await pages.answer(Request("/metrics"))).body.decode()
     samples = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     told = {name: float(value) for name, value in samples}

@@ -99,7 +99,7 @@ def read_varint_kernel(data: primitives.Bytes, start: int, end: int) -> tuple[in
 
 # --- CRC-32C ---
 
-CRC_KERNELS = [primitives._crc32c_by_table] + [primitives._crc32c_by_instruction] * primitives.HAS_CRC_INSTRUCTION
+CRC_KERNELS = [primitives.crc32c_by_table] + [primitives.crc32c_by_instruction] * primitives.HAS_CRC_INSTRUCTION
 
 
 @pytest.mark.parametrize("crc", CRC_KERNELS)

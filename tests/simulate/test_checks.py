@@ -15,12 +15,13 @@ from sexton.ports.metastore import PartitionRow
 from sexton.records import batch as batches
 from sexton.records.batch import Record
 from sexton.simulate import final
-from sexton.simulate.checks import Judge, Ledger
+from sexton.simulate.checks import Judge
 from sexton.simulate.copies import Copy, Entry
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.final import FoundLog, find_lost, find_repeated
 from sexton.simulate.history import History, Outcome, Write
+from sexton.simulate.ledger import Ledger
 from sexton.simulate.loop import new_loop
 from sexton.simulate.observe import Agreement
 from sexton.simulate.snapshots import Snapshot, Watermarks

@@ -20,7 +20,7 @@ from sexton.simulate.cluster import StorePlan
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History
 from sexton.simulate.loop import new_loop
-from sexton.simulate.metastore import MetastoreService, _run
+from sexton.simulate.metastore import MetastoreService, run_at_once
 from sexton.simulate.network import Fabric
 from sexton.simulate.objects import ObjectService
 from sexton.simulate.observe import Agreement
@@ -57,7 +57,7 @@ class Scene:
         self.do("claim_partitions", 1, row.epoch, [(KEY, LeaderEpoch(1))])
 
     def do(self, operation: str, *arguments: Any) -> Any:
-        result = _run(getattr(self.metastore.inner, operation)(*arguments))
+        result = run_at_once(getattr(self.metastore.inner, operation)(*arguments))
         self._agreement.carried_out(WHO, operation, arguments, result)
         self.judge.carried_out(WHO, operation, arguments, result)
         return result

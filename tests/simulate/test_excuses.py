@@ -55,7 +55,7 @@ class World:
             self.agreement,
             self.history,
             self.trace,
-            ["t"] if compacted else [],
+            compacted=["t"] if compacted else [],
             unflushed=[] if unclean else ["t"],
             unclean=["t"] if unclean else [],
         )

@@ -13,7 +13,7 @@ from sexton.simulate.clock import RATE_PPM_MAX, SimulatedClock, WallClock
 from sexton.simulate.faults import BREAKING_PROCESSES, FIRST_FAULT_MS, SHAPES, Kind, schedule
 from sexton.simulate.loop import NS, Process, new_loop
 from sexton.simulate.nemesis import closed_logs
-from sexton.simulate.plan import make_plan
+from sexton.simulate.planning import make_plan
 from sexton.simulate.shrink import as_ranges, from_ranges
 
 BROKERS = ["broker-1", "broker-2", "broker-3"]

@@ -13,7 +13,8 @@ from sexton.simulate import testimony
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Loss, Outcome, Transaction, Write
 from sexton.simulate.journal import Given, Journal, Look
-from sexton.simulate.plan import Plan, Profile, make_plan
+from sexton.simulate.plan import Plan, Profile
+from sexton.simulate.planning import make_plan
 from sexton.simulate.run import Options, workers
 
 HEALED_NS = 1_000

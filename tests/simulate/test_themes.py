@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sexton.simulate.plan import Profile, make_plan
+from sexton.simulate.plan import Profile
+from sexton.simulate.planning import make_plan
 from sexton.simulate.themes import OF_CLOUD, OF_COMPACTION, Theme, theme_of, themed
 
 

@@ -12,7 +12,8 @@ from sexton.records.batch import encode, make_batch
 from sexton.simulate.faults import Kind
 from sexton.simulate.formats import batch_limits
 from sexton.simulate.history import History, Outcome, Write, identity
-from sexton.simulate.plan import Plan, Profile, make_plan
+from sexton.simulate.plan import Plan, Profile
+from sexton.simulate.planning import make_plan
 from sexton.simulate.values import Values
 from sexton.simulate.writers import ACKS_ALL, Lane, SentBatch, Writer, WriterPlan
 
@@ -91,7 +92,16 @@ def forgets(
     plan = WriterPlan("w", (lane.place,), ACKS_ALL, True, 100, 1, 5, 5)
     rng, nobody = random.Random(1), cast(Any, None)
     values = Values("w", rng, 5, ["compacted"])
-    writer = Writer(plan, nobody, history, nobody, nobody, rng, values, lambda: False)
+    writer = Writer(
+        plan=plan,
+        client=nobody,
+        history=history,
+        trace=nobody,
+        loop=nobody,
+        rng=rng,
+        values=values,
+        is_over=lambda: False,
+    )
     return writer.is_forgotten(lane, batch_of(lane, sequence, sent_in_epoch, started_ns=started_ns))
 
 

@@ -33,7 +33,7 @@ class LocalContext:
     def runJob(  # noqa: N802 - Spark's name
         self, rows: LocalRows, function: Callable[[Iterator[Any]], Iterable[Any]], partitions: Iterable[int]
     ) -> list[Any]:
-        parts = rows._parts()
+        parts = rows.parts()
         found = [list(function(iter(parts[index]))) for index in partitions]
         return [row for part in pickle.loads(pickle.dumps(found)) for row in part]
 
@@ -64,7 +64,7 @@ class LocalRows:
         self._kept: list[list[Any]] | None = None
         self._is_persisted = False
 
-    def _parts(self) -> list[list[Any]]:
+    def parts(self) -> list[list[Any]]:
         if self._kept is not None:
             return self._kept
         parts = self._compute()
@@ -73,33 +73,33 @@ class LocalRows:
         return parts
 
     def map(self, function: Callable[[Any], Any]) -> LocalRows:
-        return LocalRows(self._context, lambda: [[function(row) for row in part] for part in self._parts()])
+        return LocalRows(self._context, lambda: [[function(row) for row in part] for part in self.parts()])
 
     def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> LocalRows:  # noqa: N802 - Spark's name
         return LocalRows(
-            self._context, lambda: [[out for row in part for out in function(row)] for part in self._parts()]
+            self._context, lambda: [[out for row in part for out in function(row)] for part in self.parts()]
         )
 
     def filter(self, function: Callable[[Any], bool]) -> LocalRows:
-        return LocalRows(self._context, lambda: [[row for row in part if function(row)] for part in self._parts()])
+        return LocalRows(self._context, lambda: [[row for row in part if function(row)] for part in self.parts()])
 
     def values(self) -> LocalRows:
         return self.map(lambda row: row[1])
 
     def mapPartitions(self, function: Callable[[Iterator[Any]], Iterable[Any]]) -> LocalRows:  # noqa: N802
-        return LocalRows(self._context, lambda: [list(function(iter(part))) for part in self._parts()])
+        return LocalRows(self._context, lambda: [list(function(iter(part))) for part in self.parts()])
 
     def mapPartitionsWithIndex(  # noqa: N802
         self, function: Callable[[int, Iterator[Any]], Iterable[Any]]
     ) -> LocalRows:
         return LocalRows(
-            self._context, lambda: [list(function(index, iter(part))) for index, part in enumerate(self._parts())]
+            self._context, lambda: [list(function(index, iter(part))) for index, part in enumerate(self.parts())]
         )
 
     def partitionBy(self, count: int, function: Callable[[Any], int]) -> LocalRows:  # noqa: N802
         def shuffled() -> list[list[Any]]:
             targets: list[list[Any]] = [[] for _ in range(count)]
-            for part in self._parts():
+            for part in self.parts():
                 for row in pickle.loads(pickle.dumps(part)):
                     targets[function(row[0]) % count].append(row)
             for target in targets:
@@ -112,10 +112,10 @@ class LocalRows:
         self, count: int, function: Callable[[Any], int]
     ) -> LocalRows:
         placed = self.partitionBy(count, function)
-        return LocalRows(self._context, lambda: [sorted(part, key=lambda row: row[0]) for part in placed._parts()])
+        return LocalRows(self._context, lambda: [sorted(part, key=lambda row: row[0]) for part in placed.parts()])
 
     def union(self, other: LocalRows) -> LocalRows:
-        return LocalRows(self._context, lambda: self._parts() + other._parts())
+        return LocalRows(self._context, lambda: self.parts() + other.parts())
 
     def persist(self, level: object) -> LocalRows:
         self._is_persisted = True
@@ -128,5 +128,5 @@ class LocalRows:
         return self
 
     def collect(self) -> list[Any]:
-        rows = [row for part in self._parts() for row in part]
+        rows = [row for part in self.parts() for row in part]
         return cast("list[Any]", pickle.loads(pickle.dumps(rows)))

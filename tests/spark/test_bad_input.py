@@ -406,7 +406,7 @@ def test_a_job_that_dies_leaves_no_staged_file_behind(local: SparkContext, tmp_p
     write_log(directory)
     before = logs.contents(directory)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "_assemble", die)
+        patch.setattr(pipeline, "assemble", die)
         with pytest.raises(ZeroDivisionError):
             run(local, [Partition(directory)])
     assert logs.contents(directory) == before

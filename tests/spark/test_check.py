@@ -18,7 +18,7 @@ from sexton.history.lines import from_line, to_line
 from sexton.history.op import Op, Run
 from sexton.history.order import Order
 from sexton.history.run import Description
-from sexton.spark.check import Operations, Range, _checked, _flatten, check
+from sexton.spark.check import Operations, Range, check, checked, flatten_range
 from tests.history import test_bad_input as bad_input
 from tests.spark.local_context import LocalContext
 
@@ -62,10 +62,10 @@ def test_a_history_that_executors_cannot_see_is_told_apart_from_one_that_is_corr
     history = correct(1)
     path = written(tmp_path / "run", list(history.ops), history.run)
     unseen = Operations(0, 0, b"", [""], 0, is_readable=False, not_seen="No such file or directory")
-    rows = list(_flatten(str(tmp_path / "elsewhere"), 2, Range(0, 0, 100, is_last=True)))
+    rows = list(flatten_range(str(tmp_path / "elsewhere"), 2, Range(0, 0, 100, is_last=True)))
     assert rows == [(-1, unseen)]
     with pytest.raises(EnvironmentFailure, match="an executor cannot read it: No such file or directory"):
-        _checked(path / "history.jsonl", [unseen], Order("x"))
+        checked(path / "history.jsonl", [unseen], Order("x"))
 
 
 def test_a_line_that_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def run_until(case: Case, rng: random.Random, commits: int, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(swap, "commit", commit)
-        patch.setattr(pipeline, "_clear_staging", lambda request, report: None)
+        patch.setattr(pipeline, "clear_staging", lambda request, report: None)
         try:
             run(LocalContext(rng).as_spark, [case])
         except PowerFailureError:

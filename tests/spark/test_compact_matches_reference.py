@@ -137,13 +137,13 @@ def test_clean_tombstones_are_not_sent_to_one_reducer(tmp_path: Path, monkeypatc
     terms = Terms(logs.NOW_MS, 401, logs.RETENTION_MS)
     case = case_of(directory, 400, terms, TopicConfig(cleanup_policy=frozenset({"compact"})))
     reduced: list[int] = []
-    strike = index_pass._strike
+    strike = index_pass.strike
 
     def counting(members: list[tuple[int, bool, bytes | index_pass.Note]]) -> Any:
         reduced.append(sum(len(payload) // 24 for _, _, payload in members if isinstance(payload, bytes)))
         return strike(members)
 
-    monkeypatch.setattr(index_pass, "_strike", counting)
+    monkeypatch.setattr(index_pass, "strike", counting)
     (report,) = run(LocalContext(random.Random(1)).as_spark, [case])
     check(case, report)
     assert max(reduced) < 50, "only those that the filter lets through by chance"
@@ -176,7 +176,7 @@ def test_results_are_gone_through_once_however_many_segments_there_are(tmp_path:
     )
     results = [ChunkResult(number, 0, Counting([SliceResult(number, True, (), 10, number)])) for number in range(20)]
     Counting.times = 0
-    left = pipeline._rewritten(request, results)
+    left = pipeline.rewritten(request, results)
     assert [one.last_offset for one in left] == list(range(20))
     assert Counting.times == len(results)
 

@@ -24,7 +24,7 @@ from sexton.verify import run as verifying
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.schedule import Kind, schedule
 from sexton.verify.generator import NS
-from sexton.verify.runner import Plan
+from sexton.verify.plan import Plan
 from sexton.verify.selftest import Silent
 from sexton.verify.workloads.known import Asked
 
@@ -54,7 +54,7 @@ def described(directory: Path) -> verifying.Wanted:
         model=Model.STRICT,
     )
     directory.mkdir()
-    verifying._describe(wanted, PLAN, verifying._workload(wanted, PLAN), skew_ms=0)
+    verifying.describe_run(wanted, PLAN, verifying.workload_of(wanted, PLAN), skew_ms=0)
     return wanted
 
 
@@ -68,7 +68,7 @@ def test_a_run_is_described_so_that_it_can_be_run_again(tmp_path: Path) -> None:
 def test_a_run_says_with_which_settings_brokers_and_clients_were_started(tmp_path: Path) -> None:
     wanted = described(tmp_path / "run")
     plan = replace(PLAN, faults=("grave",), acks="1", is_idempotent=False, client_settings={"max.poll.records": "7"})
-    verifying._describe(wanted, plan, verifying._workload(wanted, plan), skew_ms=0)
+    verifying.describe_run(wanted, plan, verifying.workload_of(wanted, plan), skew_ms=0)
     more = description.read(tmp_path / "run").more
     assert more["broker-settings"]["producer.id.expiration.ms"] == 15_000
     assert more["broker-settings"]["auto.create.topics.enable"] is False

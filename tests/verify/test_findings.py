@@ -17,7 +17,8 @@ import pytest
 from sexton.history.op import Type
 from sexton.verify import runner
 from sexton.verify.generator import NS
-from sexton.verify.runner import Plan, Runner
+from sexton.verify.plan import Plan
+from sexton.verify.runner import Runner
 from sexton.verify.selftest import Silent
 from sexton.verify.session import Completion
 from sexton.verify.systems import System

@@ -58,8 +58,8 @@ def test_a_process_whose_outcome_is_unknown_is_never_asked_again() -> None:
     processes = Processes(3)
     for process in (0, 1, 2):
         processes.invoked(process)
-    assert (list(processes.free), processes.all_free) == ([], False)
+    assert list(processes.free) == []
     for process, type_ in ((0, Type.OK), (1, Type.INFO), (2, Type.FAIL)):
         processes.completed(Op(0, 0, process, type_, F.POLL))
-    assert (processes.free, processes.all_free) == ([0, 4, 2], True)
+    assert processes.free == [0, 4, 2]
     assert processes.thread_of(4) == 1

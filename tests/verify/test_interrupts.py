@@ -25,7 +25,9 @@ from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.schedule import Act
 from sexton.verify.generator import NS, Ask
 from sexton.verify.interrupts import Interrupts
-from sexton.verify.runner import INTERRUPTED, Listener, Plan, Runner
+from sexton.verify.plan import Plan
+from sexton.verify.run_history import Listener
+from sexton.verify.runner import INTERRUPTED, Runner
 from sexton.verify.systems import System
 from sexton.verify.workloads.queue import Queue, QueueOptions
 from tests.verify.test_again import described

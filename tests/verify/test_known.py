@@ -14,7 +14,7 @@ def test_a_client_that_is_not_installed_is_told_before_anything_starts(monkeypat
         raise PackageNotFoundError(package)
 
     monkeypatch.setattr(known, "version", missing)
-    monkeypatch.setattr(known, "_is_fetched", lambda name: False)
+    monkeypatch.setattr(known, "is_fetched", lambda name: False)
     with pytest.raises(MissingExtraError, match="aiokafka is not installed"):
         known.prepare(["aiokafka"])
     assert known.installed(has_emptied_markers=False) == []
@@ -23,7 +23,7 @@ def test_a_client_that_is_not_installed_is_told_before_anything_starts(monkeypat
 @pytest.fixture
 def everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this machine has fetched."""
-    monkeypatch.setattr(known, "_is_fetched", lambda name: True)
+    monkeypatch.setattr(known, "is_fetched", lambda name: True)
 
 
 @pytest.mark.usefixtures("everything")
@@ -39,7 +39,7 @@ def test_who_cannot_do_what_will_be_asked_for_is_left_out() -> None:
 
 
 def test_what_would_have_to_be_fetched_is_not_used_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_is_fetched", lambda name: False)
+    monkeypatch.setattr(known, "is_fetched", lambda name: False)
     assert set(known.installed(has_emptied_markers=False)) == {"confluent-kafka", "aiokafka", "kafka-python"}
 
 

@@ -20,7 +20,8 @@ from sexton.harness.proxy import ADD_PARTITIONS, END_TXN, Request
 from sexton.verify import run as verifying
 from sexton.verify import selftest
 from sexton.verify.lies import STALE_S, Batch, DropsCommits, LateCommits, StaleWatermarks, UnfencedCopiers
-from sexton.verify.runner import Listener, Plan
+from sexton.verify.plan import Plan
+from sexton.verify.run_history import Listener
 from tests.verify.test_late import Clock, framed, request
 
 
@@ -87,7 +88,7 @@ def test_a_stale_end_is_that_of_five_seconds_before() -> None:
     found = []
     for second in range(12):
         clock.now_s = float(second)
-        found.append(liar._then((0, "t", 0), 100 + second))
+        found.append(liar.then((0, "t", 0), 100 + second))
     late = int(STALE_S)
     assert found == [100] * late + [100 + second - late for second in range(late, 12)]
 

@@ -22,7 +22,7 @@ from sexton.verify.faults.base import Scene
 from sexton.verify.faults.schedule import Act, Target
 from sexton.verify.generator import NS
 from sexton.verify.outside import ByCommand, NotAllowedError, Outside, check, fault
-from sexton.verify.runner import Plan
+from sexton.verify.plan import Plan
 from sexton.verify.selftest import Silent
 from sexton.verify.workloads.known import Asked
 

@@ -15,9 +15,9 @@ from sexton.history import run as description
 from sexton.history.lines import to_line
 from sexton.history.run import Description
 from sexton.verify.clients.known import CLIENTS, IMPATIENCE_MS
+from sexton.verify.plan import FETCHES, Plan
 from sexton.verify.run import Rules, against_expected, check, completed, digest
 from sexton.verify.run import judge as judge_run
-from sexton.verify.runner import FETCHES, Plan
 from sexton.verify.workloads.known import Asked
 
 

@@ -307,7 +307,7 @@ def test_what_a_broker_or_client_says_is_shown_and_not_obeyed() -> None:
 def test_a_run_that_nobody_judged_has_no_page(tmp_path: Path) -> None:
     history = correct(1)
     directory = written(tmp_path / "run", history.ops, history.run)
-    with pytest.raises(SextonError, match="nobody has judged it"):
+    with pytest.raises(SextonError, match="it has not been judged"):
         verifying.report(directory)
 
 

@@ -80,7 +80,7 @@ def test_replicas_that_differ_are_found_by_what_a_session_tells(monkeypatch: pyt
 
     monkeypatch.setattr("sexton.verify.scanning.scan", found)
     session = Session(Options(driver="confluent", bootstrap="", transactional_id="", group=""))
-    monkeypatch.setattr(session, "_create_topics", lambda: None)
+    monkeypatch.setattr(session, "create_topics", lambda: None)
     ops = [
         Op(0, 1, 0, Type.INVOKE, F.SEND, (Send(0, 1, key=7),)),
         Op(1, 2, 0, Type.OK, F.SEND, (Send(0, 1, 0, key=7),)),

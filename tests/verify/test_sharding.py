@@ -17,7 +17,8 @@ from sexton.history.op import F
 from sexton.verify import run as verifying
 from sexton.verify.clients import confluent
 from sexton.verify.generator import NS
-from sexton.verify.runner import BY_SHARDS, Plan
+from sexton.verify.plan import Plan
+from sexton.verify.runner import BY_SHARDS
 from sexton.verify.selftest import Silent
 from sexton.verify.shard import SENDING, Shard, ShardOptions
 from sexton.verify.sharding import ShardedWorkload

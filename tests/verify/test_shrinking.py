@@ -18,7 +18,7 @@ from sexton.verify import again
 from sexton.verify import run as verifying
 from sexton.verify.faults.schedule import episodes, without
 from sexton.verify.generator import NS
-from sexton.verify.runner import Plan
+from sexton.verify.plan import Plan
 from sexton.verify.shrinking import Tries, described, kept, shrink
 from tests.verify.test_again import described as describe
 

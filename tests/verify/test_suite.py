@@ -18,7 +18,9 @@ from sexton.harness.postgres import Postgres
 from sexton.verify import run as verifying
 from sexton.verify import suite
 from sexton.verify.faults.known import FAULTS
-from sexton.verify.runner import INTERRUPTED, Listener, Plan
+from sexton.verify.plan import Plan
+from sexton.verify.run_history import Listener
+from sexton.verify.runner import INTERRUPTED
 from sexton.verify.workloads.known import WORKLOADS
 
 ASKED = ("--quick", "--only", "queue,groups")
@@ -57,7 +59,7 @@ def test_every_workload_meets_every_fault() -> None:
     assert {cell.workload for cell in cells} == set(WORKLOADS)
     for workload, known in WORKLOADS.items():
         faults = {fault for cell in cells if cell.workload == workload for fault in cell.faults}
-        able = {name for name in FAULTS if suite._is_able(name, "sexton")}
+        able = {name for name in FAULTS if suite.is_able(name, "sexton")}
         is_transactional = any(cell.is_transactional for cell in cells if cell.workload == workload)
         compaction = set() if known.compacts else {"grave", "compactor"}
         assert faults == able - {"store"} - compaction - (set() if is_transactional else {"late"})

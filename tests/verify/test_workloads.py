@@ -17,7 +17,8 @@ from sexton.history.op import Ext, F, Op, Run, Type
 from sexton.verify.clients import golang
 from sexton.verify.clients.known import CLIENTS
 from sexton.verify.generator import NS, Workload
-from sexton.verify.runner import Plan, Runner
+from sexton.verify.plan import Plan
+from sexton.verify.runner import Runner
 from sexton.verify.systems import System
 from sexton.verify.workloads.abort import Abort
 from sexton.verify.workloads.known import SUBSCRIBE, WORKLOADS, Asked

@@ -244,7 +244,7 @@ def _pattern(topic: str) -> re.Pattern[str] | None:
 
 
 def broker_of(log_dirs: Sequence[Path]) -> int | None:
-    """By what its directories say of themselves."""
+    """Returns the broker id in meta.properties; None if no directory names one."""
     for log_dir in log_dirs:
         found = checkpoints.read_meta_properties(log_dir / checkpoints.META_PROPERTIES)
         if found is not None and found.node_id is not None:
@@ -334,7 +334,7 @@ def _open_claims(log: PartitionLog) -> tuple[tuple[OpenClaim, ...], int]:
 
 
 def _end_offset(log: PartitionLog) -> int:
-    """By the headers of the last segment."""
+    """Returns the log end, which it reads from the batch headers of the last segment."""
     segment = log.segments[-1]
     end = segment.base_offset
     for piece in _whole(segment).pieces():

@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of keys, as the pass counted them."""
+    """Numbers of keys of one partition, as the pass counted them."""
 
     key_count: int = 0
     differing_count: int = 0

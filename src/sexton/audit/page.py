@@ -16,11 +16,11 @@ from sexton.audit.standing import Standing
 from sexton.reproduce import shell
 
 CASES_MAX: Final = 200
-"""Of one partition; --json and --export have more."""
+"""Most cases that are listed of one partition; --json and --export have more."""
 QUIET_MAX: Final = 500
 """Partitions that are listed though there is nothing to tell of them."""
 HOLES_MAX: Final = 400
-"""Of a log in the picture."""
+"""Most holes that are drawn in the picture of one log."""
 
 WIDTH: Final = 900
 LEFT: Final = 110

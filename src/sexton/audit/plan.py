@@ -117,7 +117,7 @@ def _do_not_lead(repair: _Repair, server: str) -> Iterator[str]:
 
 def _rebuild(repair: _Repair, server: str) -> Iterator[str]:
     rest = [broker for broker in repair.brokers if broker not in repair.wrong]
-    yield f"**1. Have {_brokers(repair.wrong)} copy it anew.** Away, which deletes the wrong copy:"
+    yield f"**1. Have {_brokers(repair.wrong)} copy it again.** First move it away, which deletes the wrong copy:"
     yield ""
     yield from _reassign(repair, "away", rest, server)
     yield "And back, once the former has said that it is complete:"
@@ -129,7 +129,7 @@ def _rebuild(repair: _Repair, server: str) -> Iterator[str]:
 
 def _wipe(repair: _Repair, down: Sequence[Standing]) -> Iterator[str]:
     brokers = _brokers([each.replica.id.broker for each in down])
-    yield f"**1. Before {brokers} starts again:** move its copy aside. It copies the partition anew when it starts."
+    yield f"**1. Before {brokers} starts again:** move its copy aside. It copies the partition again when it starts."
     yield "As long as it is down and the others serve, nothing is wrong for consumers. Brokers that are right"
     yield "start first: an empty replica must not be the one to lead."
     yield ""

@@ -26,7 +26,7 @@ class Report:
     hash_key: HashKey
     skipped: tuple[Skipped, ...] = ()
     size_bytes: int = 0
-    """Of all replicas, as far as they were read."""
+    """Bytes that were read, of all replicas together."""
     took_s: float = 0.0
     began_ms: int = 0
 

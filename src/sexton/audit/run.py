@@ -87,7 +87,15 @@ def audit(
     points = random_hash_key() if only is None else only.hash_key
     wanted: set[TopicPartition] | None = None
     for attempt in range(ATTEMPTS_MAX):
-        attempted = _Attempt(context, sources, points, wanted, confirm, only, progress)
+        attempted = _Attempt(
+            context=context,
+            sources=sources,
+            points=points,
+            wanted=wanted,
+            confirm=confirm,
+            only=only,
+            progress=progress,
+        )
         reports.update(attempted.reports())
         size_bytes += attempted.size_bytes
         wanted = attempted.changed() if attempt + 1 < ATTEMPTS_MAX else set()
@@ -109,6 +117,7 @@ def audit(
 class _Attempt:
     def __init__(
         self,
+        *,
         context: SparkContext,
         sources: Sequence[Source],
         points: HashKey,
@@ -235,7 +244,7 @@ class _Attempt:
         return ends
 
     def _read_tails(self, job: FoldJob, ends: Mapping[TopicPartition, int]) -> None:
-        """Until each replica was read to its partition's end, as far as it comes."""
+        """Reads on until each replica has been read to its partition's end, or comes no further."""
         more: list[Stretch] = []
 
         def is_behind(each: _Member) -> bool:

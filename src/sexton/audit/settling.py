@@ -43,7 +43,7 @@ def identities(rows: Differences) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """Of one partition: the last look, and the one before it."""
+    """The last two looks at one partition."""
 
     now: Compared
     before: Compared | None = None

@@ -62,7 +62,7 @@ class Standing:
     end_offset: int
     """How far it was read: its end, or the high watermark of a live one."""
     high_watermark: int
-    """As its broker says; where it does not, its end."""
+    """The replica's high watermark as its broker reports it; its log end if the broker does not."""
     committed_end: int = 0
     """Below it all is committed, by what all replicas say (`settle`), as far as this one reaches."""
     visible_end: int = 0
@@ -111,13 +111,6 @@ class Standing:
         """Producer ids and first offsets, by offset."""
         pairs = zip(self.events.open_producer_ids.tolist(), self.events.open_first_offsets.tolist(), strict=True)
         return sorted(pairs, key=lambda pair: pair[1])
-
-    def claim_for(self, marker: Marker) -> AbortedClaim | None:
-        """What the broker says of the transaction that this ABORT ends."""
-        for claim in self.aborted:
-            if claim.producer_id == marker.producer_id and claim.marker_offset == marker.offset:
-                return claim
-        return None
 
     # ---- Holes. ----
 

@@ -10,22 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
 from sexton.audit.classes import Class
 from sexton.audit.judge import Verdict
 from sexton.audit.report import Report
 from sexton.errors import SextonError
-from sexton.http.exposition import CONTENT_TYPE
-from sexton.http.server import HttpError, HttpServer, Page, Request
-from sexton.ports.network import Network
-from sexton.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 
-PAGES: Final = {"/live": "whether this process lives", "/metrics": "for Prometheus"}
 UNEXPLAINED: Final = "unexplained"
 """The class of keys that differ beyond those that are looked at again."""
 
@@ -42,7 +36,7 @@ class Watched:
 
 
 def differing_keys(report: Report) -> Counter[str]:
-    """By class. Of a replica that is stuck and hides no key, one."""
+    """Numbers of differing keys, by class. A replica that is stuck and hides no key counts as one."""
     counts: Counter[str] = Counter()
     for partition in report.partitions:
         for is_class, count in partition.by_class.items():
@@ -94,28 +88,6 @@ class WatchMetrics(Collector):
                 if Class(is_class).is_error:
                     by_partition.add_metric([topic, str(number), Class(is_class).label], count)
         yield by_partition
-
-
-class WatchPages:
-    def __init__(self, watched: Watched) -> None:
-        self._server = HttpServer(self.answer, Supervisor())
-        self._metrics = CollectorRegistry(auto_describe=False)
-        self._metrics.register(WatchMetrics(watched))
-
-    async def start(self, network: Network, host: str, port: int) -> int:
-        return await self._server.start(network, host, port)
-
-    def close(self) -> None:
-        self._server.close()
-
-    async def answer(self, request: Request) -> Page:
-        if request.path == "/":
-            return Page.of_json(PAGES)
-        if request.path == "/live":
-            return Page.of_json({"is_live": True})
-        if request.path == "/metrics":
-            return Page(generate_latest(self._metrics), CONTENT_TYPE)
-        raise HttpError(404, f"there is no {request.path}; / lists what there is")
 
 
 async def watch(

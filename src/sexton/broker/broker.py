@@ -18,8 +18,9 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from sexton.broker.compaction.adoption import Adopter
+from sexton.broker.cloud import CloudPart
 from sexton.broker.compaction.cloud_topics import CloudTopics
+from sexton.broker.compaction.loops import CompactionLoops
 from sexton.broker.compaction.requests import Requests as CompactionRequests
 from sexton.broker.compaction.service import CompactionService
 from sexton.broker.fetch.sessions import FetchSessions
@@ -29,11 +30,10 @@ from sexton.broker.lifecycle.control import Control
 from sexton.broker.lifecycle.declining import Declining
 from sexton.broker.lifecycle.folder import Folder
 from sexton.broker.lifecycle.handover import begin_anew, lead_again, leave_unkept, reconcile, resolve_doubts, retreat
-from sexton.broker.lifecycle.moving import Mover
 from sexton.broker.lifecycle.news import News
-from sexton.broker.lifecycle.peers import Peers
 from sexton.broker.lifecycle.registration import Registration
 from sexton.broker.network.dispatch import Dispatch
+from sexton.broker.network.request import PrivateHandler
 from sexton.broker.observe.pages import AdminPages
 from sexton.broker.observe.stored import Stored
 from sexton.broker.produce.refused import RefusedBatches
@@ -42,16 +42,8 @@ from sexton.broker.topics import ensure_topic
 from sexton.broker.transactions.coordinator_log import CoordinatorLog
 from sexton.broker.transactions.producer_ids import ProducerIds
 from sexton.broker.transactions.transactions import Transactions
-from sexton.client.errors import NotConnectedError
-from sexton.cloud.collector import Collector, CollectorSettings
-from sexton.cloud.gather import GatherLimits
-from sexton.cloud.host import CloudSettings
-from sexton.cloud.metered import CloudStats
-from sexton.cloud.ownership import OwnStore
-from sexton.cloud.replicas import CloudReplicas
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.view_topics import ViewTopics
-from sexton.errors import SextonError
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.metadata.view import ClusterView
 from sexton.ports.clock import Clock
@@ -91,19 +83,6 @@ APPLY_AGAIN_MS = 5000
 RETREAT_MS = 500
 """How often this broker checks whether it has failed or damaged logs, so that other replicas should lead."""
 
-COMPACTION_LOOK_MS_MIN = 100
-"""Shortest interval between two checks which partitions are due for compaction, even if log.cleaner.backoff.ms is
-less."""
-
-COMPACTION_NEWS_MS = 500
-"""Interval between two cheap checks whether any partition may have become due for compaction."""
-
-ADOPTION_LOOK_MS_MAX = 2000
-"""Longest interval between two requests to a leader for compactions to adopt."""
-
-ADOPTION_TIMEOUT_MS = 120_000
-"""Timeout of an adoption request. A leader may have to read a large partition once to compute its checksums."""
-
 METASTORE_RETRY_MS = 250
 """Interval between two attempts to reach the metastore."""
 
@@ -131,72 +110,25 @@ class Broker:
         self.view = ClusterView()
         self.cluster_id = uuid.UUID(int=0)
         self.supervisor = Supervisor(self._fail)
-        self.registration = Registration(
-            config.node_id,
-            metastore,
-            clock,
-            lease_ms=config.broker_lease_ms,
-            renew_ms=config.broker_lease_renew_ms,
-        )
-        self.cloud_stats = CloudStats()
-        host = None if objects is None else _CloudHost(self, objects)
-        cloud = None if host is None else CloudReplicas(host, self._cloud_settings())
-        self.collector = None if host is None else Collector(host)
-        self.stored = Stored(self)
-        self.replicas = Replicas(self, self._replication_settings(), cloud)
+        lease_ms, renew_ms = config.broker_lease_ms, config.broker_lease_renew_ms
+        self.registration = Registration(config.node_id, metastore, clock, lease_ms=lease_ms, renew_ms=renew_ms)
+        self.cloud = None if objects is None else CloudPart(self, objects)
+        cloud_replicas = None if self.cloud is None else self.cloud.replicas
+        self.replicas = Replicas(self, self._replication_settings(), cloud_replicas)
         self._declining = Declining(self)
-        self._mover = None if host is None or cloud is None else Mover(self, host, cloud.parts.claims)
-        self.compaction = CompactionService(
-            self.replicas,
-            disk,
-            clock,
-            metastore,
-            lambda: self.identity,
-            rng,
-            lambda: self.config.compaction_share and self.config.log_cleaner_enable,
-            self.supervisor,
-            can_renew=self.lease_is_valid,
-        )
-        self._compaction_peers = Peers(self)
-        self.adopter = Adopter(
-            self.compaction,
-            self.replicas,
-            disk,
-            clock,
-            metastore,
-            self._ask_leader,
-            rng,
-            self.supervisor,
-        )
-        self.compaction_requests = CompactionRequests(
-            self.compaction, self.replicas, disk, config.node_id, metastore, CloudTopics(cloud, metastore, clock)
-        )
+        self.compaction = CompactionService(self)
+        self._compaction_loops = CompactionLoops(self, self.compaction)
+        cloud_topics = CloudTopics(cloud_replicas, metastore, clock)
+        self.compaction_requests = CompactionRequests(self.compaction, self, cloud_topics)
         self.news = News(self)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, rng, clock)
-        self.producer_ids = ProducerIds(metastore)
-        self.dispatch = Dispatch(
-            self,
-            {
-                PrivateApi.REPLICA_FETCH: self.replicas.replica_fetch,
-                PrivateApi.NEWS: self.news.receive,
-                **self.compaction_requests.handlers(),
-            },
-        )
-        self.groups = GroupService(
-            clock,
-            rng,
-            config,
-            ViewTopics(self.view),
-            lambda: self.view.partitions_count(OFFSETS_TOPIC),
-            self._group_config,
-            self.lease_is_valid,
-            self.supervisor,
-            self.catch_up,
-            self.is_elected,
-        )
+        self.producer_ids: ProducerIds = ProducerIds(metastore)
+        self.dispatch = Dispatch(self, self._private_handlers())
+        self.groups = GroupService(self, config, ViewTopics(self.view))
         self.transactions = Transactions(self)
         self.refused = RefusedBatches(clock)
         self.unpacking = Unpacking(self)
+        self.stored = Stored(self)
         self.admin = AdminPages(self)
         self._locks = ExitStack()
         self._answering: dict[int, int] = {}
@@ -219,12 +151,18 @@ class Broker:
         """Broker id, and the broker epoch of this process."""
         return self.registration.identity
 
+    def adopts_compactions(self) -> bool:
+        return self.config.compaction_share and self.config.log_cleaner_enable
+
     def lease_is_valid(self) -> bool:
         return self.registration.is_valid()
 
     def is_elected(self, topic: str, partition: int) -> bool:
         row = self.view.partition(topic, partition)
         return row is not None and row.leader == self.config.node_id
+
+    def partitions_count(self, topic: str) -> int:
+        return self.view.partitions_count(topic)
 
     @property
     def port(self) -> int:
@@ -241,6 +179,9 @@ class Broker:
             found = topic_config(self.view, self.config.static, self.config.node_id, topic)
             self._topic_configs[topic] = found
         return found
+
+    def group_config(self, group: str) -> GroupConfig:
+        return group_config(self.view, self.config.static, self.config.node_id, group)
 
     async def catch_up(self) -> None:
         """When this returns, this broker has read and applied every change that was made before the call."""
@@ -290,14 +231,10 @@ class Broker:
         self._spawn(Control(self).run())
         self._spawn(self._every(self.config.log_retention_check_interval_ms, self.replicas.run_retention))
         self._spawn(self._every(HIGH_WATERMARK_CHECKPOINT_MS, self.replicas.write_checkpoints))
-        self._spawn(self._every(APPLY_AGAIN_MS, self._apply_failed))
+        self._spawn(self._every(APPLY_AGAIN_MS, self.apply_failed))
         self._spawn(self._keep_retreating())
-        self._spawn(self._look_for_compaction())
-        self._spawn(self._adopt())
-        if self.collector is not None:
-            self._spawn(self._collect(self.collector))
-        if self._mover is not None:
-            self._spawn(self._mover.run())
+        for loop in (*self._compaction_loops.all(), *(() if self.cloud is None else self.cloud.loops())):
+            self._spawn(loop)
         await self.news.tell()  # so that the other brokers include this one in their next Metadata responses
         logger.info("broker %d serves at %s:%d", self.config.node_id, self.config.advertised.host, self.port)
 
@@ -316,14 +253,14 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._compaction_peers.close()
+        self._compaction_loops.close()
         await self.groups.close()
         await self.transactions.close()
         self.news.close()
         await self.dispatch.stop()
         self.unpacking.close()
-        if self.collector is not None:
-            await self.collector.stop()
+        if self.cloud is not None:
+            await self.cloud.collector.stop()
         is_registered = self.identity[1] != NO_EPOCH
         if await self.replicas.stop() and is_registered:
             await self._mark_clean()
@@ -431,57 +368,6 @@ class Broker:
             except (MetastoreUnavailableError, StaleError, LeaseLostError) as error:
                 logger.debug("cannot leave partitions to other replicas: %s", error)
 
-    async def _look_for_compaction(self) -> None:
-        """Runs at least every log.cleaner.backoff.ms, and sooner when a partition may have become due."""
-        looked_ms = self.clock.monotonic_ms()
-        while True:
-            pause_ms = max(COMPACTION_LOOK_MS_MIN, self.config.log_cleaner_backoff_ms)
-            await asyncio.sleep(min(pause_ms, COMPACTION_NEWS_MS) / 1000)
-            now_ms = self.clock.monotonic_ms()
-            if self.config.log_cleaner_enable and (
-                now_ms - looked_ms >= pause_ms or self.compaction.publisher.has_news()
-            ):
-                looked_ms = now_ms
-                await self.compaction.look()
-
-    async def _adopt(self) -> None:
-        while True:
-            pause_ms = min(ADOPTION_LOOK_MS_MAX, self.config.log_cleaner_backoff_ms)
-            await asyncio.sleep(max(COMPACTION_LOOK_MS_MIN, pause_ms) / 1000)
-            self.adopter.rate.bytes_per_second = self.config.compaction_share_max_bytes_per_second
-            await self.adopter.step()
-
-    async def _collect(self, collector: Collector) -> None:
-        """Nothing of a broker's service relies on it, so it survives its bugs."""
-        while True:
-            settings = self._collector_settings()
-            await asyncio.sleep(settings.step_ms / 1000)
-            controller = self.view.controller
-            if controller is None or controller.broker_id != self.config.node_id or not self.lease_is_valid():
-                continue
-            try:
-                await self.compaction.compactors.remove_dead()
-                await collector.step(settings)
-            except MetastoreUnavailableError as error:
-                logger.debug("compactors that are dead stay for now: %s", error)
-            except Exception as bug:
-                self.supervisor.survived(bug, "collecting objects")
-
-    def _collector_settings(self) -> CollectorSettings:
-        config = self.config
-        return CollectorSettings(
-            round_ms=config.cloud_gc_round_ms,
-            delay_ms=config.cloud_delete_delay_ms,
-            scrub_interval_ms=config.cloud_scrub_interval_ms,
-            scrub_age_ms=config.cloud_scrub_age_ms,
-        )
-
-    async def _ask_leader(self, broker_id: int, api_key: int, body: bytes) -> memoryview:
-        row = self.view.broker(broker_id)
-        if row is None:
-            raise NotConnectedError("its address is not known", f"broker {broker_id}")
-        return await self._compaction_peers.call_raw(row, api_key, body, ADOPTION_TIMEOUT_MS)
-
     async def _poll(self) -> None:
         was_away = False
         while True:
@@ -517,9 +403,6 @@ class Broker:
             else:
                 self.groups.unload(replica.partition)
 
-    def _group_config(self, group: str) -> GroupConfig:
-        return group_config(self.view, self.config.static, self.config.node_id, group)
-
     def _reconfigure(self, configs: Sequence[tuple[ConfigScope, str]]) -> None:
         topics: dict[str, None] = {}
         for scope, name in configs:
@@ -534,6 +417,13 @@ class Broker:
                     topics.update((replica.topic, None) for replica in self.replicas.cloud.all())
         for topic in topics:
             self.replicas.reconfigure(topic)
+
+    def _private_handlers(self) -> dict[int, PrivateHandler]:
+        return {
+            PrivateApi.REPLICA_FETCH: self.replicas.replica_fetch,
+            PrivateApi.NEWS: self.news.receive,
+            **self.compaction_requests.handlers(),
+        }
 
     def _replication_settings(self) -> ReplicationSettings:
         config = self.config
@@ -553,21 +443,6 @@ class Broker:
             ),
         )
 
-    def _cloud_settings(self) -> CloudSettings:
-        config = self.config
-        return CloudSettings(
-            gather=GatherLimits(
-                config.cloud_linger_ms, config.cloud_l0_bytes, config.cloud_l0_partitions_max, config.cloud_eager
-            ),
-            uploads_max=config.cloud_uploads_max,
-            hedges=config.cloud_hedge,
-            downloads_max=config.cloud_downloads_max,
-            pending_bytes_max=config.cloud_pending_bytes_max,
-            cache_bytes_max=config.cloud_cache_bytes_max,
-            view_age_max_ms=config.cloud_view_age_max_ms,
-            producer_expiry_ms=config.producer_id_expiration_ms,
-        )
-
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
         """Retries until the metastore answers. Every step is compare-and-set, so retrying is safe."""
         was_away = False
@@ -580,7 +455,7 @@ class Broker:
                 was_away = True
                 await asyncio.sleep(METASTORE_RETRY_MS / 1000)
 
-    async def _apply_failed(self) -> None:
+    async def apply_failed(self) -> None:
         async with self._catching_up:
             await self.replicas.apply_failed()
             with suppress(MetastoreUnavailableError, StaleError, LeaseLostError):  # retried after APPLY_AGAIN_MS
@@ -602,37 +477,3 @@ class Broker:
         """Called when a loop ends by itself. That is a bug, and a broker cannot work without its loops."""
         if not self.failed.done():
             self.failed.set_exception(error)
-
-
-class _CloudHost:
-    """The broker, as its cloud partitions see it."""
-
-    def __init__(self, broker: Broker, objects: ObjectStore) -> None:
-        self._broker = broker
-        self.stats = broker.cloud_stats
-        self.objects = OwnStore(objects, self.stats, broker.clock, lambda: self.cluster_id)
-        self.clock = broker.clock
-        self.rng = broker.rng
-        self.supervisor = broker.supervisor
-        self.metastore = broker.metastore
-
-    @property
-    def store_refusal(self) -> SextonError | None:
-        return self.objects.refusal
-
-    async def check_store(self) -> None:
-        await self.objects.check()
-
-    @property
-    def cluster_id(self) -> uuid.UUID:
-        return self._broker.cluster_id
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        return self._broker.identity
-
-    def lease_is_valid(self) -> bool:
-        return self._broker.lease_is_valid()
-
-    def topic_config(self, topic: str) -> TopicConfig:
-        return self._broker.topic_config(topic)

@@ -86,10 +86,11 @@ def watch(
 
 async def _run(look: Callable[[], Report], every_s: float, endpoint: tuple[str, int], count: int | None) -> None:
     from sexton.adapters.sockets import SocketNetwork
-    from sexton.audit.watch import Watched, WatchPages, watch
+    from sexton.audit.watch import Watched, WatchMetrics, watch
+    from sexton.http.process_pages import ProcessPages
 
     watched = Watched()
-    pages = WatchPages(watched)
+    pages = ProcessPages(WatchMetrics(watched))
     host, port = endpoint
     try:
         port = await pages.start(SocketNetwork(), host, port)

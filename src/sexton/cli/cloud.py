@@ -301,7 +301,7 @@ def scrub(
     verb = "would be deleted" if dry_run else "were to be deleted"
     done = "" if dry_run else f", {found.deleted_count:,} of them are gone now"
     show.results().print(
-        f"{found.listed_count:,} objects are in the store; nobody knows of {len(found.unknown):,} "
+        f"{found.listed_count:,} objects are in the store; {len(found.unknown):,} of them are unknown to the metastore "
         f"({show.bytes_text(found.unknown_bytes)}), which {verb}{done}; {found.young_count:,} more are too young",
         highlight=False,
     )

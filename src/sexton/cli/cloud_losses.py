@@ -63,7 +63,7 @@ def accept_loss(
     count, kept_count = with_cluster(directory, metastore, store, work)
     show.results().print(f"{count:,} runs of {escape(place)} have no records any more; consumers pass over them")
     if kept_count:
-        show.results().print(f"{kept_count:,} could be read after all, or are no part of the log any more")
+        show.results().print(f"{kept_count:,} are readable now, or no longer part of the log")
 
 
 def _parse_place(place: str) -> tuple[str, int]:

@@ -49,11 +49,11 @@ class Cluster:
     advertised_host: str = ""
     metastore_url: str = ""
     ports: dict[str, int] = field(default_factory=dict)
-    """By broker id."""
+    """Listener ports, by broker id."""
     admin_ports: dict[str, int] = field(default_factory=dict)
     """Where they tell of themselves over HTTP: always on loopback."""
     store_url: str = ""
-    """Of cloud topics' objects; empty if there are none."""
+    """URL of the object store of cloud topics; empty if there is none."""
 
     @property
     def broker_ids(self) -> list[int]:

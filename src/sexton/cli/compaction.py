@@ -26,7 +26,7 @@ POLL_S: Final = 0.5
 
 STORE: Final = "store"
 CLOUD_WORK: Final = {-1: "compacted", -2: "leveled", -3: "merged"}
-"""By `ports.work_queue.CloudWork`."""
+"""What the kinds of `ports.work_queue.CloudWork` are called."""
 
 Replica = Mapping[str, Any]
 
@@ -165,7 +165,7 @@ def run(
 async def _wait(
     client: Client, topic: str, asked: Mapping[tuple[int | str, int], int], timeout_s: float
 ) -> Mapping[tuple[int | str, int], Replica]:
-    """Until every replica is compacted as far as its log reached."""
+    """Waits until every replica is compacted up to where its log ended when the command began."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from sexton.broker.compaction import answers

@@ -100,9 +100,10 @@ async def _run(
     from sexton.compactor.cloud.spark import SparkCloudEngine
     from sexton.compactor.cloud.work import CloudWorker
     from sexton.compactor.engines.spark import SparkEngine
-    from sexton.compactor.pages import CompactorPages
+    from sexton.compactor.metrics import CompactorMetrics
     from sexton.compactor.schedule import Limits
     from sexton.compactor.worker import Compactor
+    from sexton.http.process_pages import ProcessPages
 
     name = name or f"{socket.gethostname()}:{os.getpid()}"
     metastore = open_metastore(url)
@@ -123,7 +124,7 @@ async def _run(
         name=name,
         cloud=cloud,
     )
-    pages = CompactorPages(worker)
+    pages = ProcessPages(CompactorMetrics(worker), compactor=worker.name)
     if admin_address is not None:
         port = await pages.start(SocketNetwork(), *admin_address)
         logging.getLogger(__name__).info("compactor %s: metrics at port %d", name, port)

@@ -16,7 +16,7 @@ from typing import Final
 from sexton.cli.supervisor import Restarts
 
 STOP_TIMEOUT_S: Final = 20.0
-"""For Spark to stop. What it was doing is lost, and costs work only."""
+"""How long Spark is given to stop. Work in progress is lost, which costs time only."""
 
 
 def command(metastore_url: str, log_path: Path, store_url: str = "") -> Sequence[str]:
@@ -35,7 +35,7 @@ class CompactorProcess:
         self._is_stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Runs and restarts the compactor until `stop` is called."""
         restarts = Restarts()
         loop = asyncio.get_running_loop()
         while not self._is_stopping.is_set():

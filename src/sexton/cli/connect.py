@@ -105,6 +105,6 @@ def confirm(question: str, is_sure: bool) -> None:
     if is_sure:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody is there to answer", "", "Say --yes")
+        raise UsageError(f"{question} There is no terminal to answer on", "", "Say --yes")
     if not typer.confirm(question):
         raise typer.Exit(1)

@@ -122,7 +122,7 @@ def as_dict(stats: PartitionStats) -> dict[str, Any]:
 
 
 def _watermarks_dict(stats: PartitionStats) -> dict[str, int] | None:
-    """Of a Sexton broker's replica alone."""
+    """None unless it is a Sexton broker's replica: only those have watermarks."""
     known = stats.watermarks
     if known is None:
         return None

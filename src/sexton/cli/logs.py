@@ -26,7 +26,7 @@ class _Lines(logging.Formatter):
 
 
 def log_to(file: Path | None, level: int = logging.INFO) -> None:
-    """To a file that is rotated, or to stderr."""
+    """Sets logging up: to a file that is rotated, or to stderr."""
     if file is None:
         handler: logging.Handler = logging.StreamHandler(sys.stderr)
     else:

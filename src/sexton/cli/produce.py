@@ -110,7 +110,7 @@ def _headers(texts: list[str]) -> tuple[tuple[str, bytes | None], ...]:
 
 
 class _Lines:
-    """From bytes to records."""
+    """Reads lines and makes records of them."""
 
     def __init__(
         self, key_separator: str | None, tombstone: str | None, headers: tuple[tuple[str, bytes | None], ...]
@@ -220,7 +220,7 @@ class _Tally:
         if self.failed_count:
             parts.append(f"{self.failed_count:,} records were not written")
         if self.unknown_count:
-            parts.append(f"of {self.unknown_count:,} nobody knows whether they were written")
+            parts.append(f"of {self.unknown_count:,} it is unknown whether they were written")
         what = f"{', '.join(parts)}: {self.first_error.what}"
         raise NotAllProducedError(what, self.first_error.place, self.first_error.remedy)
 

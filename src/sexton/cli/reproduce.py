@@ -136,7 +136,7 @@ def _run(
 async def _run_on(
     names: Sequence[str], scenarios: Sequence[Scenario], keep: Path | None, pace: Pace, console: Console, *, step: bool
 ) -> list[ScenarioRun]:
-    """Of systems that share their brokers."""
+    """Runs the scenarios on systems that share their brokers."""
     from sexton.reproduce import systems
     from sexton.reproduce.run import run, topic_of
     from sexton.reproduce.script import at_once
@@ -178,7 +178,7 @@ async def _before_an_act(console: Console, topic: str, place: Place, kind: Kind,
         console.print(f"    {escape(command)}", soft_wrap=True)
     console.print("  [dim]Enter goes on[/]")
     if not await asyncio.to_thread(sys.stdin.readline):
-        raise UsageError("--step needs somebody who says when to go on", "", "Run it in a terminal")
+        raise UsageError("--step waits for Enter before each step, and there is no input", "", "Run it in a terminal")
 
 
 def _table(outcomes: Sequence[ScenarioRun]) -> Table:

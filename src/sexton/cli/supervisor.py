@@ -108,7 +108,7 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
-        """Until all children have ended for good: stopped by `stop`, or failed."""
+        """Returns when all children have ended for good: stopped by `stop`, or failed."""
         self._tasks = [asyncio.ensure_future(self._keep(child)) for child in self.children]
         await asyncio.gather(*self._tasks)
 

@@ -68,7 +68,8 @@ def up(
         ),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="The address to listen at. As before, or loopback: nobody else can connect.")
+        str | None,
+        typer.Option(help="The address to listen at. As before, or loopback: other machines cannot connect."),
     ] = None,
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST", help="The name that clients are told, if it is not --host.")
@@ -225,7 +226,7 @@ def _end_text(child: Child) -> str:
 
 
 def _explained(child: Child) -> BrokerFailedError:
-    """In the words of the broker itself, which end with what to do."""
+    """The error that the broker itself printed last, with its remedy."""
     words = [line for line in child.last_words if line.strip()]
     marks = ("error: ", "what to do: ")
     said: Mapping[str, str] = {

@@ -41,8 +41,8 @@ from sexton.cli.verify_telling import (
 
 if TYPE_CHECKING:
     from sexton.checker.verdict import Judgement
+    from sexton.verify.plan import Plan
     from sexton.verify.run import Rules
-    from sexton.verify.runner import Plan
     from sexton.verify.shrinking import Tries
 
 TIMEOUT_MS_MAX: Final = 40_000
@@ -300,7 +300,7 @@ def run(
 
 
 def _confirm(bootstrap: str, plan: Plan) -> None:
-    """Not with the exit code of a verdict: nothing was tested."""
+    """Exits with a code that is not one of a verdict: nothing was tested."""
     asked = f"Make topics {plan.topic_prefix}* in {bootstrap}, use them, and delete them?"
     try:
         is_wanted = typer.confirm(asked)

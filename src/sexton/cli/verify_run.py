@@ -29,8 +29,8 @@ from sexton.cli.verify_names import (
 from sexton.settings.properties import parse_settings
 
 if TYPE_CHECKING:
+    from sexton.verify.plan import Plan
     from sexton.verify.run import Wanted
-    from sexton.verify.runner import Plan
     from sexton.verify.workloads.known import Asked
 
 SECOND_NS: Final = 1_000_000_000
@@ -41,7 +41,7 @@ PERIOD_INTERVALS: Final = 3
 """Of what is broken and mended before another set of faults has its turn, unless --stable-period says otherwise."""
 
 CRASH_EVERY_NS: Final = 30 * SECOND_NS
-"""Of one client, with --crash-clients."""
+"""Interval between two crashes of one client, with --crash-clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ def _directory(options: RunOptions, seed: int) -> Path:
 
 
 def _plan(options: RunOptions, asked: Asked, seed: int) -> Plan:
-    from sexton.verify.runner import Plan
+    from sexton.verify.plan import Plan
     from sexton.verify.workloads import known as workloads
 
     shards, concurrency = options.shards, options.concurrency

@@ -126,7 +126,7 @@ def _run_cell(
     from sexton.verify import run as verifying
     from sexton.verify import suite as testing
     from sexton.verify import systems
-    from sexton.verify.runner import Plan
+    from sexton.verify.plan import Plan
     from sexton.verify.workloads import known as workloads
 
     plan = Plan(

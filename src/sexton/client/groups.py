@@ -69,7 +69,9 @@ def assign_ranges(
 
 
 @dataclass(slots=True)
-class _Membership:
+class Membership:
+    """As the coordinator last said."""
+
     member_id: str = ""
     generation: int = -1
     is_joined: bool = False
@@ -96,7 +98,7 @@ class GroupConsumer:
         self._start_at = start_at
         self._isolation = isolation
         self._session_timeout_ms = session_timeout_ms
-        self._membership = _Membership()
+        self.membership = Membership()
         self._assigned_as = ("", -1)
         """Member id and generation that the positions belong to; a new generation starts with new positions."""
         self._heart: asyncio.Task[None] | None = None
@@ -108,7 +110,7 @@ class GroupConsumer:
         return sorted(self.consumer.positions)
 
     async def poll(self, max_wait_ms: int = MAX_WAIT_MS) -> list[Consumed]:
-        if not self._membership.is_joined:
+        if not self.membership.is_joined:
             with suppress(RefusedError, NotConnectedError, ConnectionLostError):
                 await self.commit()  # what was read with the former assignment, if that is still valid
             await self._join()
@@ -126,8 +128,8 @@ class GroupConsumer:
         try:
             await commit_offsets(self._client, self._group, commit_body(self._group, moved, generation, member_id))
         except RefusedError as error:
-            if error.code in _REJOIN and assigned_as == (self._membership.member_id, self._membership.generation):
-                self._membership.is_joined = False
+            if error.code in _REJOIN and assigned_as == (self.membership.member_id, self.membership.generation):
+                self.membership.is_joined = False
             raise
         if assigned_as == self._assigned_as:
             self._committed |= moved
@@ -136,17 +138,17 @@ class GroupConsumer:
         """Leaves the group, so that the other members take over at once. Commits nothing."""
         if self._heart is not None:
             self._heart.cancel()
-        if self._membership.member_id:
-            member = {"member_id": self._membership.member_id, "reason": "the consumer was closed"}
+        if self.membership.member_id:
+            member = {"member_id": self.membership.member_id, "reason": "the consumer was closed"}
             with suppress(RefusedError, NotConnectedError, ConnectionLostError):
                 peer = await self._client.coordinator(self._group)
                 await peer.call(apis.LEAVE_GROUP, {"group_id": self._group, "members": [member]})
-        self._membership = _Membership()
+        self.membership = Membership()
 
     # Membership
 
     async def _join(self) -> None:
-        while not self._membership.is_joined:
+        while not self.membership.is_joined:
             try:
                 joined = await self._client.retry(self._ask_to_join, group=self._group)
                 places = await self._client.retry(lambda joined=joined: self._sync(joined), group=self._group)  # type: ignore[misc]
@@ -154,9 +156,9 @@ class GroupConsumer:
                 if error.code not in _REJOIN:
                     raise
                 if error.code == ErrorCode.unknown_member_id:
-                    self._membership.member_id = ""
+                    self.membership.member_id = ""
                 continue
-            self._membership.is_joined = True
+            self.membership.is_joined = True
             await self._start_from(places)
         if self._heart is None or self._heart.done():
             self._heart = asyncio.ensure_future(self._beat())
@@ -168,15 +170,15 @@ class GroupConsumer:
             "group_id": self._group,
             "session_timeout": self._session_timeout_ms,
             "rebalance_timeout": REBALANCE_TIMEOUT_MS,
-            "member_id": self._membership.member_id,
+            "member_id": self.membership.member_id,
             "protocol_type": PROTOCOL_TYPE,
             "protocols": [{"name": ASSIGNOR, "metadata": subscription}],
         }
         answer = await peer.call(apis.JOIN_GROUP, body, REBALANCE_TIMEOUT_MS + JOIN_MARGIN_MS)
         if answer.error_code in (ErrorCode.none, ErrorCode.member_id_required):
-            self._membership.member_id = answer.member_id
+            self.membership.member_id = answer.member_id
         check(answer.error_code, f"group {self._group}")
-        self._membership.generation = answer.generation_id
+        self.membership.generation = answer.generation_id
         return answer
 
     async def _sync(self, joined: Any) -> list[TopicPartition]:
@@ -208,18 +210,18 @@ class GroupConsumer:
         missing = [place for place in places if place not in committed]
         fresh = await start_positions(self._client, missing, self._start_at, isolation=self._isolation)
         self._committed = dict(committed)
-        self._assigned_as = self._membership.member_id, self._membership.generation
+        self._assigned_as = self.membership.member_id, self.membership.generation
         self.consumer.assign({**committed, **fresh})
 
     async def _beat(self) -> None:
         """Sends heartbeats while joined. If the group rebalances, or does not know this member, the next `poll` joins
         again."""
-        while self._membership.is_joined:
+        while self.membership.is_joined:
             await asyncio.sleep(HEARTBEAT_INTERVAL_MS / 1000)
             body = {
                 "group_id": self._group,
-                "generation_id": self._membership.generation,
-                "member_id": self._membership.member_id,
+                "generation_id": self.membership.generation,
+                "member_id": self.membership.member_id,
             }
             try:
                 peer = await self._client.coordinator(self._group)
@@ -229,9 +231,9 @@ class GroupConsumer:
                 continue
             code = ErrorCode(answer.error_code)
             if code in _REJOIN:
-                self._membership.is_joined = False
+                self.membership.is_joined = False
                 if code == ErrorCode.unknown_member_id:
-                    self._membership.member_id = ""
+                    self.membership.member_id = ""
             elif code != ErrorCode.none:
                 self._client.forget(self._group)
 

@@ -27,7 +27,7 @@ class Block:
     def __init__(self, data: memoryview, positions: Sequence[int], ends: Sequence[int]) -> None:
         self.data = data
         self._positions = positions
-        """Of each batch."""
+        """Position of each batch in `data`."""
         self._ends = ends
         """Offset after each batch."""
         self.end_offset = ends[-1]

@@ -121,7 +121,7 @@ class Cache:
         """Least recently used first. Whole objects, as they were sent, by their id alone."""
         self.size_bytes = 0
         self._loaded_bytes = 0
-        """Of what was loaded, not sent."""
+        """Bytes that were read from the store, and not sent to readers yet."""
         self._indexes: OrderedDict[RunKey, Run] = OrderedDict()
         self._loading: dict[RunKey, _Loading] = {}
         self._failures: dict[RunKey, _Failure] = {}
@@ -345,6 +345,10 @@ class Cache:
                 continue
             if is_full or isinstance(kept, _Kept):
                 self.forget(key)
+
+    def clear(self) -> None:
+        for key in list(self._kept):
+            self.forget(key)
 
     def forget(self, key: RunKey | ObjectId) -> None:
         kept = self._kept.pop(key, None)

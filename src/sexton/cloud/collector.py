@@ -163,7 +163,7 @@ class Collector:
                 found.listed_count,
             )
         if found.deleted_count:
-            logger.warning("%d objects that nobody knew of were deleted", found.deleted_count)
+            logger.warning("deleted %d objects that the metastore does not know", found.deleted_count)
 
     async def _has_cloud_topics(self) -> bool:
         """Before there are any, the store has no marker, and that is no reason to wake anybody."""

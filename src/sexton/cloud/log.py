@@ -140,7 +140,7 @@ class CloudLog:
         """What the metastore says. A leveling may overtake the answer to the commit that it builds on."""
         self.leveled = LeveledMap(row)
         self.extents = ExtentMap(claimed.extents)
-        """Of L0."""
+        """The committed extents of L0."""
         self.producers = ProducerStates(place, producer_expiry_ms)
         deltas.load(self.producers, claimed, place, now_ms)
         self._deltas_count = len(claimed.deltas)
@@ -166,7 +166,7 @@ class CloudLog:
 
     @property
     def size_bytes(self) -> int:
-        """Of what is committed."""
+        """Size of what is committed."""
         return self.leveled.size_bytes + self.extents.size_bytes
 
     @property

@@ -47,7 +47,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Of one object."""
+    """What is known of one object, as `sexton cloud` prints it."""
 
     object_id: ObjectId
     row: ObjectRow | None
@@ -55,7 +55,7 @@ class Explanation:
     references: Sequence[tuple[PartitionId, Extent]]
     round: Round
     size_bytes: int | None
-    """In the store; None if it is not there."""
+    """Size in the store; None if the object is not there."""
     topics: Mapping[uuid.UUID, str]
     pins: Sequence[PinRow] = ()
     grace: CollectorSettings = DEFAULT_GRACE
@@ -65,8 +65,8 @@ class Explanation:
     def why(self) -> str:
         if self.row is None:
             if self.size_bytes is None:
-                return "nobody knows it: it was deleted, or never was"
-            return "nobody knows it, and it is in the store: it was put after it had been deleted. Nothing refers to it"
+                return "unknown: it was deleted, or never existed"
+            return "unknown, and in the store: it was put again after it had been deleted. Nothing refers to it"
         if self.row.state is ObjectState.PENDING:
             put = "not put yet" if self.size_bytes is None else "put, and not committed yet"
             return f"registered by {self._owner}, {put}. It becomes garbage when that registration ends"
@@ -78,7 +78,7 @@ class Explanation:
 
     @property
     def _goes(self) -> str:
-        """Of garbage: when its bytes are deleted."""
+        """When the bytes of a garbage object are deleted."""
         assert self.row is not None
         oldest = min(self.pins, key=lambda pin: pin.round, default=None)
         if oldest is not None and oldest.round <= self.row.round:

@@ -46,7 +46,7 @@ _ERRORS: Final = {
 
 @dataclass(slots=True)
 class Timing:
-    """Of requests that were answered."""
+    """Durations of requests that were answered."""
 
     seconds: float = 0.0
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
@@ -59,7 +59,7 @@ class Timing:
 @dataclass(slots=True)
 class CloudStats:
     requests: Counter[tuple[str, Ended]] = field(default_factory=Counter)
-    """By operation and outcome."""
+    """Number of requests, by operation and outcome."""
     hedged_puts_count: int = 0
     """PUTs that took long and were begun a second time."""
     put_bytes: int = 0

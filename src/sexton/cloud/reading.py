@@ -60,7 +60,7 @@ class NotInMemoryError(Exception):
 
 class Reader:
     def __init__(
-        self, log: CloudLog, cache: Cache, views: Views, host: CloudHost, as_of_ms: int, wake: Callable[[], None]
+        self, *, log: CloudLog, cache: Cache, views: Views, host: CloudHost, as_of_ms: int, wake: Callable[[], None]
     ) -> None:
         self._log = log
         self._cache = cache
@@ -259,7 +259,7 @@ class Reader:
         return lambda: self._newest_in(_there(self._part(extent, number)), end_offset)
 
     async def leveled_extents(self) -> list[Extent]:
-        """All of L1, from the metastore."""
+        """Reads all extents of L1 from the metastore."""
         log, from_offset = self._log, self._log.start_offset
         extents: list[Extent] = []
         while from_offset < log.leveled_offset:

@@ -40,7 +40,7 @@ from sexton.types import NO_EPOCH, LeaderEpoch, PartitionId
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloudParts:
     """What all cloud partitions of a broker share."""
 
@@ -57,7 +57,14 @@ class CloudParts:
     @classmethod
     def make(cls, host: CloudHost, settings: CloudSettings) -> CloudParts:
         cache, views = Cache(host, settings), Views(host.clock, settings.view_age_max_ms)
-        return cls(host, settings, Uploads(host, settings, cache), cache, Claims(host), views)
+        return cls(
+            host=host,
+            settings=settings,
+            uploads=Uploads(host, settings, cache),
+            cache=cache,
+            claims=Claims(host),
+            views=views,
+        )
 
 
 class Role(Enum):
@@ -347,7 +354,9 @@ class CloudReplica:
         if self._told is not None:
             log.note_leveled(self._told)
         self._led = log
-        self._reader = Reader(log, parts.cache, parts.views, parts.host, as_of_ms, self.wake_watchers)
+        self._reader = Reader(
+            log=log, cache=parts.cache, views=parts.views, host=parts.host, as_of_ms=as_of_ms, wake=self.wake_watchers
+        )
         self._served = LedLog(log, self._reader)
         parts.uploads.join(log, _Listener(self, log))
         parts.led[log.key] = log.leader_epoch

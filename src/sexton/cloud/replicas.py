@@ -1,4 +1,4 @@
-"""All cloud partitions that a broker leads, or could."""
+"""The cloud partitions that a broker leads or may lead."""
 
 from __future__ import annotations
 

@@ -67,7 +67,9 @@ async def scrub(
     is marked as this cluster's."""
     if not await is_claimed(store, cluster_id):
         raise StoreRefusedError(
-            "the store has no marker: nobody knows whose it is", store.place, "`sexton cloud check` says more"
+            "the store has no marker, so it is unknown which cluster it belongs to",
+            store.place,
+            "`sexton cloud check` says more",
         )
     round_ = (await metastore.read_collection()).round
     found, deletes_at_once = Scrubbed(), not is_dry and not only_strays

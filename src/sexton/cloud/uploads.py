@@ -89,7 +89,7 @@ class Link:
     pieces: list[Piece]
     positions: list[int]
     size_bytes: int
-    """In memory."""
+    """Size in memory."""
     data: bytearray | None = None
     """None: inline."""
     owner: Owner | None = None
@@ -123,7 +123,7 @@ class Uploads:
         self._puts_max = settings.uploads_max
         """Halved when the store is busy, raised by one with each success."""
         self._timer: asyncio.TimerHandle | None = None
-        """Of the present gather."""
+        """Timer of the present gather."""
         self._is_overdue = False
         """The present gather has waited long enough, and grows only because no PUT can begin."""
         self._committing: asyncio.Task[None] | None = None
@@ -476,7 +476,7 @@ class Uploads:
 
     def _succeeded(self) -> None:
         if self._failing_since_ms is not None:
-            logger.info("cloud topics: writing goes on")
+            logger.info("cloud topics: writes succeed again")
         self._failing_since_ms = None
 
     def _failed(self, what: str) -> None:

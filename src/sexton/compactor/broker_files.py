@@ -73,11 +73,11 @@ class BrokerFiles:
                     _scratch_dir() or tempfile.gettempdir(),
                     "Give Spark's executors more room (spark.local.dir)",
                 ) from error
-            self._fill(base_offset, memoryview(view), start, end)
+            self.fill(base_offset, memoryview(view), start, end)
             # The map is closed when the last array over it is gone.
             yield np.frombuffer(view, dtype=np.uint8)
 
-    def _fill(self, base_offset: int, view: memoryview, start: int, end: int) -> None:
+    def fill(self, base_offset: int, view: memoryview, start: int, end: int) -> None:
         while start < end:
             asked = {
                 "plan_id": self.plan_id,

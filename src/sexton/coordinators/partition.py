@@ -97,6 +97,19 @@ class Coordinator(Protocol):
         ...
 
 
+class PartitionService(Protocol):
+    """The coordinator service, as its partitions see it."""
+
+    @property
+    def supervisor(self) -> Supervisor: ...
+
+    def now(self) -> Now: ...
+
+    def on_failed(self, led: Any, error: KafkaError) -> None:
+        """Called when the state in memory may differ from the log: an append failed, or there was a bug."""
+        ...
+
+
 class LedPartition(ABC, Generic[C]):
     topic: ClassVar[str]
 
@@ -105,22 +118,20 @@ class LedPartition(ABC, Generic[C]):
         partition: int,
         log: CoordinatorLog,
         coordinator: C,
-        now: Callable[[], Now],
-        on_failed: Callable[[Any, KafkaError], None],
-        supervisor: Supervisor | None = None,
+        service: PartitionService,
     ) -> None:
-        self._supervisor = supervisor or Supervisor()
+        self._service = service
+        self._supervisor = service.supervisor
         self.partition = partition
         self.log = log
         self.coordinator = coordinator
-        self.now = now
+        self.now = service.now
         self.place = f"{self.topic}-{partition}"
         self.is_loaded = False
         self.is_doubtful = False
         """Whether another broker may be the coordinator; only meaningful until the partition is loaded."""
         self.load_after_s = 0.0
         self.is_closed = False
-        self._on_failed = on_failed
         self._buffer: deque[_Entry] = deque()
         self._backlog_bytes = 0
         self._appended = 0
@@ -281,11 +292,11 @@ class LedPartition(ABC, Generic[C]):
                 while self._waiters and self._waiters[0][0] <= sequence:
                     self._waiters.popleft()[1](None)
         except KafkaError as error:
-            self._on_failed(self, error)
+            self._service.on_failed(self, error)
         except SextonError as error:
-            self._on_failed(self, KafkaError(ErrorCode.kafka_storage_error, str(error)))
+            self._service.on_failed(self, KafkaError(ErrorCode.kafka_storage_error, str(error)))
         except Exception:
-            self._on_failed(self, KafkaError(ErrorCode.unknown_server_error))
+            self._service.on_failed(self, KafkaError(ErrorCode.unknown_server_error))
             raise
         finally:
             self._appender = None
@@ -347,7 +358,7 @@ class LedPartition(ABC, Generic[C]):
         except Exception as bug:
             # The state may be inconsistent, and no alarm would ring again: it is loaded again.
             self._supervisor.survived(bug, "a coordinator's timers", self.partition)
-            self._on_failed(self, KafkaError(ErrorCode.unknown_server_error))
+            self._service.on_failed(self, KafkaError(ErrorCode.unknown_server_error))
 
     def _wait(self, until_ms: int) -> None:
         self._quiet_until_ms = until_ms

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sexton.coordinators.bounds import STRING_BYTES_MAX, is_too_long
 from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.host import Host
 from sexton.coordinators.partition import LOST_LEADERSHIP, LedPartition, answer_to_failed_append
 from sexton.coordinators.timers import Now
 from sexton.errors import SextonError
-from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.supervision import Supervisor, back_off_ms
+from sexton.supervision import back_off_ms
 
 L = TypeVar("L", bound=LedPartition[Any])
 T = TypeVar("T")
@@ -40,20 +40,10 @@ class CoordinatorService(ABC, Generic[L]):
 
     def __init__(
         self,
-        clock: Clock,
-        partitions_count: Callable[[], int],
-        may_serve: Callable[[], bool],
-        supervisor: Supervisor | None = None,
-        is_elected: Callable[[str, int], bool] = lambda topic, partition: False,
+        host: Host,
     ) -> None:
-        """`partitions_count` is that of the topic, 0 while it does not exist. `may_serve` says whether this broker's
-        lease is valid: if it is not, another broker may be the coordinator by now, and even reads must be refused.
-        `is_elected` says whether this broker is the leader of a partition by its view, also before `load` is called."""
-        self.supervisor = supervisor or Supervisor()
-        self._clock = clock
-        self._partitions_count = partitions_count
-        self._may_serve = may_serve
-        self._is_elected = is_elected
+        self.supervisor = host.supervisor
+        self._host = host
         self.led: dict[int, L] = {}
         """By number, the partitions that this broker leads. They may still be loading (`is_loaded`)."""
         self._loading: dict[int, asyncio.Task[None]] = {}
@@ -118,7 +108,7 @@ class CoordinatorService(ABC, Generic[L]):
         for partition in self.partitions():
             self.unload(partition)
 
-    def _on_failed(self, led: L, error: KafkaError) -> None:
+    def on_failed(self, led: L, error: KafkaError) -> None:
         """Called when an append failed: the coordinator's state differs from the log, so it is discarded and read
         again."""
         if self.led.get(led.partition) is not led:
@@ -138,7 +128,7 @@ class CoordinatorService(ABC, Generic[L]):
     def partition_of(self, name: str) -> int:
         if is_too_long(name):
             raise KafkaError(self.invalid_name, f"It has more than {STRING_BYTES_MAX} bytes.")
-        count = self._partitions_count()
+        count = self._host.partitions_count(self.topic)
         if count <= 0:
             raise KafkaError(ErrorCode.coordinator_not_available, f"{self.topic} does not exist yet.")
         return partition_for(name, count)
@@ -146,7 +136,7 @@ class CoordinatorService(ABC, Generic[L]):
     def _find(self, name: str) -> L:
         partition = self.partition_of(name)
         led = self.led.get(partition)
-        if not self._may_serve() or (led is None and not self._is_elected(self.topic, partition)):
+        if not self._host.lease_is_valid() or (led is None and not self._host.is_elected(self.topic, partition)):
             raise KafkaError(ErrorCode.not_coordinator)
         if led is None:
             # FindCoordinator already names this broker. NOT_COORDINATOR would make clients look it up again, and
@@ -195,9 +185,9 @@ class CoordinatorService(ABC, Generic[L]):
             led.set_alarm()
             raise
         except Exception:
-            self._on_failed(led, KafkaError(ErrorCode.unknown_server_error))
+            self.on_failed(led, KafkaError(ErrorCode.unknown_server_error))
             raise
         return answer
 
-    def _now(self) -> Now:
-        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
+    def now(self) -> Now:
+        return Now(self._host.clock.now_ms(), self._host.clock.monotonic_ms())

@@ -97,7 +97,7 @@ class SextonCluster(Cluster[BrokerNode]):
             node.program, node.environment = program, {**node.environment, "PYTHONPATH": python_path}
 
     def server_log(self, node_id: int) -> str:
-        path = self._node(node_id).log_path
+        path = self.node(node_id).log_path
         return path.read_text(errors="replace") if path.exists() else ""
 
     def _spawn(self, node: BrokerNode) -> None:

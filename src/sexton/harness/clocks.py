@@ -13,11 +13,10 @@ import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from sexton.harness.errors import HarnessError
-from sexton.harness.undoing import Undoing
+from sexton.harness.undoing import Undoing, Undone
 
 LIBRARIES: Final = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libfaketimeMT.so.1")
 """Where distributions have it, by machine or not."""
@@ -34,14 +33,13 @@ UNDO: Final = 'while read -r pid; do rm -f "/dev/shm/faketime_shm_$pid" "/dev/sh
 """The library leaves these behind in processes that are killed."""
 
 
-class Clocks:
+class Clocks(Undone):
     """Right when they are made. Those who run by them must have ended before this is left."""
 
     def __init__(self, node_ids: Sequence[int], directory: Path) -> None:
         self._directory = directory
         self._node_ids = list(node_ids)
         self._pids = directory / "pids"
-        self._undoing: Undoing | None = None
         self._lowest_s = self._highest_s = 0.0
 
     @staticmethod
@@ -54,7 +52,7 @@ class Clocks:
         return round((self._highest_s - self._lowest_s) * 1000)
 
     def prefix(self, node_id: int) -> tuple[str, ...]:
-        """Of a command that is to run by this clock."""
+        """Prefix of a command that is to run by this clock."""
         return ("/bin/sh", "-c", START, "clock", str(self._pids), str(library()), str(self._path(node_id)))
 
     def set(self, node_id: int, offset_s: float) -> None:
@@ -73,13 +71,6 @@ class Clocks:
             self.set(node_id, 0)
         self._undoing = Undoing(UNDO, str(self._pids))
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        undoing, self._undoing = self._undoing, None
-        if undoing is not None:
-            undoing.close()
 
     def _path(self, node_id: int) -> Path:
         return self._directory / f"node-{node_id}.offset"

@@ -34,7 +34,7 @@ class CloudStore:
 
     @property
     def url(self) -> str:
-        """As brokers have it: through the proxy."""
+        """The URL that brokers use: it goes through the proxy."""
         return self.gateway.url(BUCKET, PREFIX, self.proxy.endpoint)
 
     @property

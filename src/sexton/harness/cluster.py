@@ -199,7 +199,7 @@ class Cluster(ABC, Generic[N]):
     def start_node(self, node_id: int, wait: bool = True) -> None:
         """Start a node on the data it has. Without `wait` it may still be starting, as it must when it alone
         cannot serve."""
-        node = self._node(node_id)
+        node = self.node(node_id)
         if node.is_running:
             raise HarnessError(f"node {node_id} is running already; stop_node or kill_node it first")
         self._spawn(node)
@@ -208,7 +208,7 @@ class Cluster(ABC, Generic[N]):
 
     def stop_node(self, node_id: int) -> None:
         """SIGTERM: leadership moves, everything is flushed, the directory is marked as cleanly shut down."""
-        node = self._node(node_id)
+        node = self.node(node_id)
         process = node.running_process()
         with self._while_stopping(node):
             process.terminate()
@@ -224,17 +224,17 @@ class Cluster(ABC, Generic[N]):
 
     def kill_node(self, node_id: int) -> None:
         """SIGKILL: the process is gone when this returns; what it wrote to the page cache is not."""
-        node = self._node(node_id)
+        node = self.node(node_id)
         node.running_process()
         node.kill()
 
     def pause_node(self, node_id: int) -> None:
         """SIGSTOP: connections stay open and nobody answers, as in a long garbage collection."""
-        self._node(node_id).running_process().pause()
+        self.node(node_id).running_process().pause()
 
     def resume_node(self, node_id: int) -> None:
         """SIGCONT. A broker that was fenced meanwhile comes back by itself."""
-        self._node(node_id).running_process().resume()
+        self.node(node_id).running_process().resume()
 
     # ---- What a test wants to know.
 
@@ -248,22 +248,22 @@ class Cluster(ABC, Generic[N]):
         return list(self._nodes)
 
     def is_running(self, node_id: int) -> bool:
-        return self._node(node_id).is_running
+        return self.node(node_id).is_running
 
     def is_serving(self, node_id: int) -> bool:
         """Running, and not paused."""
-        return self._node(node_id).is_serving
+        return self.node(node_id).is_serving
 
     def pid(self, node_id: int) -> int:
-        """For measuring its CPU and memory."""
-        return self._node(node_id).running_process().pid
+        """Process id, for measuring CPU and memory."""
+        return self.node(node_id).running_process().pid
 
     def node_dir(self, node_id: int) -> Path:
         """Everything of one node."""
-        return self._node(node_id).directory
+        return self.node(node_id).directory
 
     def log_dir(self, node_id: int) -> Path:
-        return self._node(node_id).data_dir
+        return self.node(node_id).data_dir
 
     def partition_dir(self, node_id: int, topic: str, partition: int) -> Path:
         return self.log_dir(node_id) / f"{topic}-{partition}"
@@ -280,7 +280,7 @@ class Cluster(ABC, Generic[N]):
 
     # ---- Inside.
 
-    def _node(self, node_id: int) -> N:
+    def node(self, node_id: int) -> N:
         if node_id not in self._nodes:
             raise HarnessError(f"there is no node {node_id}; this cluster has {self.node_ids}")
         return self._nodes[node_id]

@@ -14,7 +14,7 @@ from sexton.harness.cloud_store import CloudStore
 from sexton.harness.processes import ServerProcess
 
 STOP_TIMEOUT_S: Final = 60
-"""For Spark to stop. What it was doing is lost, and costs work only."""
+"""How long Spark is given to stop. Work in progress is lost, which costs time only."""
 
 
 class CompactorProcess:
@@ -28,7 +28,7 @@ class CompactorProcess:
         name: str = "compactor",
         store: CloudStore | None = None,
     ) -> None:
-        """With a store it works on cloud topics, too."""
+        """With a store, the compactor works on cloud topics, too."""
         self.log_path = directory / f"{name}.log"
         if store is not None:
             options = (*options, "--store", store.url)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from sexton.harness.errors import HarnessError
-from sexton.harness.undoing import Undoing
+from sexton.harness.undoing import Undoing, Undone
 
 IMAGE: Final = "disk.img"
 """Beside the directory that it is mounted as."""
@@ -82,7 +82,7 @@ class SmallDisk:
             time.sleep(POLL_S)
 
     def fill(self) -> None:
-        """To the last byte that anybody may have."""
+        """Fills the disk to the last byte."""
         self.is_full = True
         with open(self.place / BALLAST, "wb", buffering=0) as ballast:
             for size_bytes in (self._free_bytes(), 1 << 20, 1 << 12):
@@ -121,12 +121,11 @@ class SmallDisk:
             self.make_room()
 
 
-class Disks:
+class Disks(Undone):
     """One for each broker, where its data is. They go with this process, however that ends."""
 
     def __init__(self, places: Mapping[int, Path]) -> None:
         self._disks = {node_id: SmallDisk(place.with_name(IMAGE), place) for node_id, place in places.items()}
-        self._undoing: Undoing | None = None
 
     @staticmethod
     def check() -> None:
@@ -146,16 +145,6 @@ class Disks:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        undoing, self._undoing = self._undoing, None
-        if undoing is not None:
-            undoing.close()
 
 
 def _run(*command: str | Path) -> None:

@@ -127,7 +127,7 @@ class KafkaCluster(Cluster[KafkaNode]):
             self._nodes[node_id] = KafkaNode(node_id, self.base_dir / f"node-{node_id}", doors=list(self.doors))
 
     def bootstrap_at(self, door: str) -> str:
-        """All nodes' addresses behind a door."""
+        """Bootstrap addresses of all nodes, as they are reached through a door."""
         return ",".join(node.address_at(door) for node in self._nodes.values())
 
     @classmethod
@@ -169,7 +169,7 @@ class KafkaCluster(Cluster[KafkaNode]):
     # ---- What a test wants to know.
 
     def server_log(self, node_id: int) -> str:
-        node = self._node(node_id)
+        node = self.node(node_id)
         return node.log_text(node.log_start_bytes)
 
     def cleaner_log(self, node_id: int) -> str:
@@ -182,7 +182,7 @@ class KafkaCluster(Cluster[KafkaNode]):
         """What the node has complained about since its last start, without what any healthy start says."""
         return [
             event.text
-            for event in self._node(node_id).run_events()
+            for event in self.node(node_id).run_events()
             if event.level in ("WARN", "ERROR", "FATAL")
             and not any(noise.search(event.text) for noise in NOISE.values())
         ]
@@ -195,7 +195,7 @@ class KafkaCluster(Cluster[KafkaNode]):
         """
         return [
             event.text
-            for event in self._node(node_id).run_events()
+            for event in self.node(node_id).run_events()
             if RECOVERY_MESSAGES.search(event.text) and METADATA_PARTITION not in event.text
         ]
 

@@ -84,7 +84,7 @@ def read_meta(data_dir: Path) -> dict[str, str]:
 
 
 def write_meta(data_dir: Path, cluster_id: str, node_id: int) -> None:
-    """As formatting does."""
+    """Writes meta.properties, as kafka-storage.sh format does."""
     meta = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": new_id()}
     (data_dir / META_NAME).write_text("".join(f"{name}={value}\n" for name, value in meta.items()))
 

@@ -12,11 +12,10 @@ import random
 import shutil
 import subprocess
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from sexton.harness.errors import HarnessError
-from sexton.harness.undoing import Undoing
+from sexton.harness.undoing import Undoing, Undone
 
 LOCAL_PRIORITY: Final = 100
 CUT_PRIORITY: Final = 10
@@ -30,7 +29,7 @@ METASTORE_ID: Final = 200
 """As a node: whoever keeps the cluster's state, where that is a server. Brokers have small numbers."""
 
 
-class Network:
+class Network(Undone):
     """Made when it is entered; undone when it is left, or when this process ends, however that comes."""
 
     def __init__(self, node_ids: Sequence[int]) -> None:
@@ -38,7 +37,6 @@ class Network:
         self._subnet = f"10.213.{random.randrange(1, SUBNETS_COUNT)}"
         self._node_ids = list(node_ids)
         self._cuts: set[tuple[int, int]] = set()
-        self._undoing: Undoing | None = None
 
     @staticmethod
     def check() -> None:
@@ -56,17 +54,17 @@ class Network:
         return f"{self._subnet}.254"
 
     def prefix(self, node_id: int) -> tuple[str, ...]:
-        """Of a command that is to run there."""
+        """Prefix of a command that is to run in the node's network namespace."""
         return ("ip", "netns", "exec", self._name(node_id))
 
     def cut(self, sender: int, receiver: int) -> None:
-        """From now on the receiver gets nothing from the sender."""
+        """Cuts one direction: from now on the receiver gets nothing from the sender."""
         if (sender, receiver) not in self._cuts:
             self._rule("add", sender, receiver)
             self._cuts.add((sender, receiver))
 
     def mend(self) -> None:
-        """All cuts."""
+        """Heals all cuts."""
         for sender, receiver in sorted(self._cuts):
             self._rule("del", sender, receiver)
         self._cuts.clear()
@@ -86,16 +84,6 @@ class Network:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        undoing, self._undoing = self._undoing, None
-        if undoing is not None:
-            undoing.close()
 
     def _name(self, node_id: int) -> str:
         return f"{self._tag}-{node_id}"

@@ -50,7 +50,7 @@ REMOVE: Final = 'for _ in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 1; done'
 
 
 def binaries() -> Path | None:
-    """Of the newest version installed."""
+    """Directory of the newest version's programs; None if PostgreSQL is not installed."""
     found = sorted(glob.glob(BINARIES + "/postgres"), key=lambda path: float(Path(path).parts[-3]))
     return Path(found[-1]).parent if found else None
 
@@ -126,7 +126,7 @@ class Postgres:
         return self._process is not None and self._process.is_running
 
     def stop(self) -> None:
-        """At once but orderly: connections are told ("fast" shutdown)."""
+        """Stops the server with a "fast" shutdown: open connections are ended."""
         process = self._running()
         process.send_signal(signal.SIGINT)
         process.wait(READY_TIMEOUT_S)

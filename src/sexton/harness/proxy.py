@@ -67,7 +67,7 @@ class Request:
         return cls(api_key, version, correlation_id, frame)
 
     def body(self) -> Any:
-        """As kio's entity."""
+        """Decodes the body into kio's entity."""
         view = memoryview(self.frame)
         position = messages.decode_request_header(view).position
         return messages.decode_request(self.api_key, self.version, view, position)
@@ -140,7 +140,7 @@ class Weather:
 
     delay_s: float = 0.0
     bytes_per_s: float = math.inf
-    """Of one connection."""
+    """Rate of one connection."""
     reset_p: float = 0.0
     """That the connection is reset instead."""
 
@@ -323,7 +323,7 @@ class Proxy:
 
     @property
     def addresses(self) -> list[Address]:
-        """Of the brokers that there are fronts for."""
+        """Addresses of the brokers that the proxy stands in front of."""
         return sorted(self._fronts)
 
     def watched_by(self, watch: Watch) -> None:
@@ -451,7 +451,7 @@ def addresses_in(request: Request, answer: Any) -> list[Address]:
 
 
 def answer_of(request: Request, frame: bytes) -> Any:
-    """As kio's entity."""
+    """Decodes the body into kio's entity."""
     return messages.decode_response(request.api_key, request.version, memoryview(frame))[1]
 
 
@@ -488,7 +488,7 @@ async def _each(do: Callable[[Lane], None], lanes: Sequence[Lane]) -> None:
 
 
 def _settle(future: asyncio.Future[bytes | None], result: bytes | None) -> None:
-    """Whoever waited may have given up."""
+    """Does nothing if the waiting caller has been cancelled."""
     if not future.done():
         future.set_result(result)
 

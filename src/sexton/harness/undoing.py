@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from types import TracebackType
 from typing import Final
 
 TIMEOUT_S: Final = 30
@@ -26,3 +27,19 @@ class Undoing:
         assert self._shell.stdin is not None
         self._shell.stdin.close()
         self._shell.wait(TIMEOUT_S)
+
+
+class Undone:
+    """A context manager whose `__enter__` changes this machine; its end undoes that."""
+
+    _undoing: Undoing | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        undoing, self._undoing = self._undoing, None
+        if undoing is not None:
+            undoing.close()

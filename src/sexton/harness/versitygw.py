@@ -62,7 +62,7 @@ class VersityGateway:
 
     @property
     def credentials(self) -> Mapping[str, str]:
-        """As the environment of a client has them."""
+        """Credentials, as environment variables of a client."""
         return {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
     def url(self, bucket: str, prefix: str = "", endpoint: str = "") -> str:

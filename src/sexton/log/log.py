@@ -67,6 +67,7 @@ T = TypeVar("T")
 class Log:
     def __init__(
         self,
+        *,
         disk: Disk,
         directory: str,
         topic: str,

@@ -77,7 +77,15 @@ async def open_log(
     except OSError:
         flushed.distrust(disk, directory)  # a flush may have failed
         raise
-    return Log(disk, directory, topic, partition, topic_id, config, recovered)
+    return Log(
+        disk=disk,
+        directory=directory,
+        topic=topic,
+        partition=partition,
+        topic_id=topic_id,
+        config=config,
+        recovered=recovered,
+    )
 
 
 async def create_log(
@@ -107,7 +115,15 @@ async def create_log(
     producers = ProducerStates(f"{topic}-{partition}", producer_expiry_ms)
     producers.load((), now_ms)
     recovered = Recovered([segment], producers, EpochHistory(epochs), start_offset, start_offset)
-    return Log(disk, directory, topic, partition, topic_id, config, recovered)
+    return Log(
+        disk=disk,
+        directory=directory,
+        topic=topic,
+        partition=partition,
+        topic_id=topic_id,
+        config=config,
+        recovered=recovered,
+    )
 
 
 async def _own_directory(disk: Disk, directory: str, topic: str, topic_id: uuid.UUID, stopped_cleanly: bool) -> None:

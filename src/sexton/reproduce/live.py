@@ -60,7 +60,7 @@ class _Topic:
 
 class LiveWorld:
     def __init__(self, cluster: Cluster, client: Client, topic_settings: Mapping[str, str]) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._client = client
         self._admin = Admin(client)
         self._settings = topic_settings
@@ -107,7 +107,7 @@ class LiveWorld:
         return (await self._client.topic(topic)).partitions[0].leader
 
     async def move_leadership(self, topic: str, broker_id: int) -> None:
-        """By making it the preferred replica: the same replicas in another order."""
+        """Makes the broker the preferred replica (the same replicas in another order), and waits until it leads."""
         await self._admin.reassign({(topic, 0): [broker_id, *(each for each in BROKERS if each != broker_id)]})
         deadline_s = asyncio.get_running_loop().time() + LEAD_TIMEOUT_S
         while await self.leader(topic) != broker_id:
@@ -163,10 +163,10 @@ class LiveWorld:
     # ---- Brokers.
 
     async def kill(self, broker_id: int) -> None:
-        await asyncio.to_thread(self._cluster.kill_node, broker_id)
+        await asyncio.to_thread(self.cluster.kill_node, broker_id)
 
     async def bring_back(self, broker_id: int) -> None:
-        await asyncio.to_thread(self._cluster.start_node, broker_id)
+        await asyncio.to_thread(self.cluster.start_node, broker_id)
 
     # ---- Looking.
 
@@ -214,15 +214,15 @@ class LiveWorld:
     async def _read_by_librdkafka(self, topic: str) -> Mapping[str, str] | None:
         if not second_reader.is_installed():
             return None
-        fold = await asyncio.to_thread(second_reader.read_committed, self._cluster.bootstrap, topic)
+        fold = await asyncio.to_thread(second_reader.read_committed, self.cluster.bootstrap, topic)
         if fold is None:
             raise SextonError("librdkafka did not read to the end in time", topic, "Is the machine very busy?")
         return {key: value for key, value in fold.items() if key != FILLER_KEY}
 
     def place(self, topic: str) -> Place:
-        """For whoever wants to look by themselves."""
-        folders = {broker: str(self._cluster.partition_dir(broker, topic, 0)) for broker in BROKERS}
-        return Place(self._cluster.bootstrap, folders)
+        """Where a person finds the cluster and its logs, to look at them by hand."""
+        folders = {broker: str(self.cluster.partition_dir(broker, topic, 0)) for broker in BROKERS}
+        return Place(self.cluster.bootstrap, folders)
 
     async def _fetch(self, topic: str, offset: int) -> tuple[Any, fetching.Fetched]:
         async def attempt() -> tuple[Any, fetching.Fetched]:

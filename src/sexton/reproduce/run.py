@@ -55,7 +55,16 @@ async def run(
 
     async def one(topic: str, system: str, scenario: Scenario) -> ScenarioRun:
         told = partial(tell, system, scenario)
-        script = Script(topic, worlds[system], kill, bring_back, now_s, told, pace, before)
+        script = Script(
+            topic=topic,
+            world=worlds[system],
+            kill=kill,
+            bring_back=bring_back,
+            now_s=now_s,
+            tell=told,
+            pace=pace,
+            before=before,
+        )
         expected = Verdict.CLEAN if is_safe(system) else scenario.without_coordination
         outcome = partial(ScenarioRun, system, scenario, expected=expected)
         try:

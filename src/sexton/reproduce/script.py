@@ -56,7 +56,7 @@ class Event:
     at_s: float
     kind: Kind
     label: str
-    """In a word or two, on one or two lines."""
+    """Label of one or two words, on one or two lines."""
     text: str
 
 
@@ -71,12 +71,13 @@ Before = Callable[[Kind, str], Awaitable[None]]
 
 
 async def at_once(kind: Kind, what: str) -> None:
-    """Nobody wants to look first."""
+    """For runs without --step: does not wait for a person."""
 
 
 class Script:
     def __init__(
         self,
+        *,
         topic: str,
         world: World,
         kill: Rendezvous,
@@ -168,7 +169,7 @@ class Script:
         self._note(Kind.RETURN, "back\nin sync", f"broker {AWAY} is back, and in sync")
 
     async def move_leadership(self) -> None:
-        """To the broker that was away."""
+        """Moves leadership to the broker that was away."""
         await self._before(Kind.LEAD, f"broker {AWAY} is made the leader")
         await self._world.move_leadership(self.topic, AWAY)
         self._note(Kind.LEAD, "leads", f"broker {AWAY} leads")
@@ -196,7 +197,7 @@ class Script:
 
     @property
     def _number(self) -> int:
-        """Of the last transaction."""
+        """Number of the last transaction."""
         return len(self.truth.transactions)
 
     async def _write(self, key: str, value: str | None, kind: Kind) -> None:

@@ -16,7 +16,7 @@ class Place:
 
     bootstrap: str
     folders: Mapping[int, str]
-    """Of the topic's one partition, by broker."""
+    """Directory of the topic's one partition, by broker."""
 
 
 LOOK_AT: Final[Mapping[Kind, str]] = {
@@ -29,7 +29,7 @@ LOOK_AT: Final[Mapping[Kind, str]] = {
     Kind.COMPACTED: f"the log of broker {FIRST_LEADER} shrinks, pass by pass; that of broker {AWAY} does not",
     Kind.RETURN: f"broker {AWAY} fetches what it lacks from its old end on, and joins the in-sync replicas",
     Kind.LEAD: f"broker {AWAY} becomes the leader, with what it has",
-    Kind.READ: "what a consumer is shown, and what is in the log of whoever leads",
+    Kind.READ: "what a consumer gets, and what is in the leader's log",
 }
 """What the act changes."""
 

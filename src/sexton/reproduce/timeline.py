@@ -62,7 +62,7 @@ def _width(step: Event) -> int:
 
 
 def _centres(steps: Sequence[Event]) -> list[float]:
-    """Of the columns."""
+    """Horizontal centres of the columns."""
     ends = accumulate(map(_width, steps), initial=LEFT)
     return [start + _width(step) / 2 for start, step in zip(ends, steps, strict=False)]
 

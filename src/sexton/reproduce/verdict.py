@@ -27,7 +27,7 @@ class Judgement:
     read: str
     """By a consumer with read_committed, through the broker that was away."""
     claims: str
-    """Of that broker."""
+    """What that broker claims about its log."""
     true: str
     wrong: tuple[str, ...] = ()
     """Each difference, in words."""

@@ -24,7 +24,7 @@ NAME = "admin"
 PARTITIONS_MAX = 6
 SWITCH_ATTEMPTS = 20
 HIGH_WATERMARK = -1
-"""As an offset to delete records below."""
+"""The offset that deletes all records below the high watermark."""
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 
 

@@ -18,8 +18,8 @@ and what is excused. Everything else is held against such partitions as well.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from sexton.ports.metastore import PartitionRow
 from sexton.simulate import beliefs, snapshots
@@ -27,9 +27,10 @@ from sexton.simulate.beliefs import Joins, Shapes
 from sexton.simulate.clock import SimulatedClock
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
 from sexton.simulate.compaction_checks import CompactionJudge, Known
-from sexton.simulate.copies import Copy, Entry
+from sexton.simulate.copies import Copy
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History
+from sexton.simulate.ledger import Ledger
 from sexton.simulate.losses import Line, Losses
 from sexton.simulate.observe import Agreement
 from sexton.simulate.snapshots import Glances, Snapshot
@@ -38,44 +39,6 @@ from sexton.simulate.transaction_checks import TransactionJudge
 from sexton.simulate.truth import Retention
 from sexton.simulate.unclean import UncleanElections
 from sexton.types import PartitionId, TopicPartition
-
-
-@dataclass(slots=True)
-class Ledger:
-    """One partition's committed batches, by base offset."""
-
-    entries: dict[int, Entry] = field(default_factory=dict)
-    end_offset: int = 0
-
-    def conflict(self, entry: Entry) -> str | None:
-        """Evidence that a batch contradicts what is committed at its offsets."""
-        if entry.base_offset >= self.end_offset:
-            return None
-        committed = self.entries.get(entry.base_offset)
-        if committed == entry:
-            return None
-        return f"holds {entry}, committed is {committed or 'another batch across that offset'}"
-
-    def agreed_end(self, entries: Iterable[Entry], start_offset: int, deleted_below: int) -> int:
-        """Up to where a log that starts there holds what is committed, without a gap."""
-        end = start_offset
-        for entry in entries:
-            is_deleted = entry.last_offset < deleted_below
-            if entry.base_offset >= self.end_offset:
-                break
-            if not is_deleted and (entry.base_offset > max(end, deleted_below) or self.conflict(entry) is not None):
-                break
-            end = entry.last_offset + 1
-        return min(end, self.end_offset)
-
-    def cut(self, offset: int) -> None:
-        """What lies there and above is lost."""
-        self.entries = {base: entry for base, entry in self.entries.items() if entry.last_offset < offset}
-        self.end_offset = offset
-
-    def add(self, entry: Entry) -> None:
-        self.entries[entry.base_offset] = entry
-        self.end_offset = max(self.end_offset, entry.last_offset + 1)
 
 
 @dataclass(slots=True)
@@ -94,10 +57,10 @@ class Judge:
         agreement: Agreement,
         history: History,
         trace: Trace,
+        *,
         compacted: Collection[str] = (),
         unflushed: Collection[str] = (),
         retentions: Mapping[str, Retention] | None = None,
-        *,
         has_transactions: bool = False,
         unclean: Collection[str] = (),
     ) -> None:

@@ -18,7 +18,7 @@ class WallClock:
         self.skew_ms = skew_ms
 
     def jump(self, to_ms: int) -> None:
-        """From now on it is off by that much."""
+        """From now on the clock is off by that much."""
         self.skew_ms = to_ms
 
 

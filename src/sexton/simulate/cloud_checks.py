@@ -39,12 +39,12 @@ from sexton.records import batch as batches
 from sexton.records.batch import Batch, ControlType
 from sexton.records.header import ATTRIBUTES_POSITION
 from sexton.simulate import snapshots
-from sexton.simulate.checks import Ledger
 from sexton.simulate.clock import START_MS
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
 from sexton.simulate.copies import Entry
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History
+from sexton.simulate.ledger import Ledger
 from sexton.simulate.leveled_checks import LeveledLog, Topic
 from sexton.simulate.loop import MS
 from sexton.simulate.metastore import READS

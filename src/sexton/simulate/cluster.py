@@ -115,7 +115,7 @@ class Node:
         """Its disk was replaced, by an empty or an old one, and it has not started since: the cluster may still count
         on what it held."""
         self.is_stopping = False
-        """In good order: it hands over to others."""
+        """True while the broker shuts down and hands its leaderships over."""
         self.last_started = 0
         """The number of the last process whose start came to its end."""
 
@@ -127,6 +127,7 @@ class Node:
 class SimulatedCluster:
     def __init__(
         self,
+        *,
         loop: SimulatedLoop,
         seed: int,
         brokers_count: int,
@@ -288,7 +289,7 @@ class SimulatedCluster:
     # Disks
 
     def replace_disk(self, node: Node, by: VirtualDisk | None = None) -> None:
-        """By an empty one, unless there is an image."""
+        """Replaces the disk by an image, or by an empty one."""
         assert not node.is_up
         node.volume = by or VirtualDisk(node.rng)
         node.is_wiped = True

@@ -37,7 +37,7 @@ Known = tuple[Copy, int]
 @dataclass(slots=True)
 class CompactionJudge:
     on_learned: Learned
-    """Told of every batch as it is committed."""
+    """Called with every batch as it is committed."""
     truths: dict[PartitionId, Truth] = field(default_factory=dict)
     _checked: dict[tuple[str, PartitionId], tuple[int, int, int, Watermarks | None]] = field(default_factory=dict)
     _watermarks: dict[tuple[str, PartitionId, uuid.UUID], Watermarks] = field(default_factory=dict)

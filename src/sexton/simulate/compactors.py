@@ -65,7 +65,7 @@ class _SlowEngine(ReferenceEngine):
 
 
 class _SlowCloudEngine(ReferenceCloudEngine):
-    """The same of cloud partitions."""
+    """An engine for cloud partitions that takes its time."""
 
     def __init__(self, store: ObjectStore, job_ms_max: int, rng: random.Random) -> None:
         super().__init__(store)
@@ -170,7 +170,7 @@ class CompactorHost:
     async def run(
         self, watch: Callable[[asyncio.Task[None]], asyncio.Task[None]], is_quiet: Callable[[], bool]
     ) -> None:
-        """As the world. Once it `is_quiet`, whoever runs is left alone."""
+        """Runs as the simulator's own process. Once `is_quiet`, the running compactor is not disturbed again."""
         process = self._begin(watch)
         while True:
             await asyncio.sleep(LIFETIME_S * 2 * self._rng.random())

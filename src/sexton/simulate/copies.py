@@ -105,11 +105,11 @@ class Copy:
         self._segments = found
 
     def names(self, suffix: str) -> list[str]:
-        """Of files that lie beside the records."""
+        """Names of the files beside the segments that end so."""
         return [name for name, _ in self.volume.files(self._directory) if name.endswith(suffix)]
 
     def content(self, name: str) -> bytes | None:
-        """Of such a file."""
+        """Content of such a file; None if there is none."""
         inode = self.volume.find(f"{self._directory}/{name}")
         return bytes(inode.content) if isinstance(inode, Inode) else None
 

@@ -422,7 +422,7 @@ class SimulatedDisk:
         await self.flush_directory(path.rpartition("/")[0])
 
     async def in_thread(self, work: Callable[[], None]) -> None:
-        """At one moment, after a while."""
+        """Runs the work in one step, after a while."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._loop.call_for(self._process, self.volume.rng.randrange(MS), _finish, done)
         await done

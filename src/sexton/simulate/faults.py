@@ -216,7 +216,7 @@ class Fault:
 
 
 def schedule(rng: random.Random, brokers: Sequence[str], clients: Sequence[str], until_ms: int) -> list[Fault]:
-    """All faults of a run, in order."""
+    """Draws all faults of a run, in the order of their times."""
     faults = _drawn(rng, SHAPES, brokers, clients, until_ms)
     if rng.random() < CRASH_LOOPS_WEIGHT:
         faults += _crash_loops(rng, brokers, until_ms)

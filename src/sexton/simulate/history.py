@@ -71,7 +71,7 @@ class Write:
     base_offset: int = -1
     transaction: Transaction | None = None
     records: Sequence[Record] = ()
-    """As they were sent, one for each of `values`."""
+    """The records as they were sent, one for each of `values`."""
 
     @property
     def is_acknowledged(self) -> bool:

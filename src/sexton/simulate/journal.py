@@ -25,7 +25,7 @@ class Look:
 
     reader: str
     is_committed: bool
-    """By a read_committed consumer."""
+    """Whether a read_committed consumer read it."""
     is_table: bool = False
     """From the start of the log to the end that was asked for first."""
     is_shared: bool = False

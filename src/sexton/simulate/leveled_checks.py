@@ -57,7 +57,7 @@ class LeveledLog:
     _seen: tuple[object, ...] = ()
 
     _committed_ms: dict[int, int] = field(default_factory=dict)
-    """By offset of a tombstone."""
+    """When each tombstone was committed, by its offset."""
 
     def add(self, batch: Batch, now_ms: int) -> None:
         """The next batch is committed."""

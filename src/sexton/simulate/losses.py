@@ -67,9 +67,9 @@ class Losses:
     """The same of those who lost power while not in sync, or have left the ISR since, until their next process has
     registered."""
     _dead: set[int] = field(default_factory=set)
-    """Who lost power and has not registered since."""
+    """Brokers that lost power and have not registered since."""
     _forced: dict[PartitionId, Forced] = field(default_factory=dict)
-    """Of partitions that are in doubt for it."""
+    """Forced elections, by the partition that is in doubt because of one."""
 
     def power_lost(self, key: PartitionId, row: PartitionRow, broker_id: int, left_end: int) -> None:
         self._dead.add(broker_id)

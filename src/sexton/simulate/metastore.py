@@ -66,6 +66,7 @@ from sexton.ports.metastore import (
 from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
 from sexton.simulate.loop import MS, Process, SimulatedLoop
 from sexton.simulate.network import Fabric
+from sexton.simulate.service import Request, Service, complete
 from sexton.types import LeaderEpoch, PartitionId, Round
 
 T = TypeVar("T")
@@ -90,49 +91,21 @@ class MetastoreWeather:
     break_probabilities: dict[str, float] = field(default_factory=dict)
     """By host: how often the connection of a request breaks before its answer has come."""
     lock_probabilities: dict[str, float] = field(default_factory=dict)
-    """By host: how often a change finds the database locked."""
+    """How often a change finds the database locked, by host."""
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    process: Process
-    host_name: str
-    operation: str
-    arguments: tuple[Any, ...]
-    answer: asyncio.Future[Any]
-
-
-Observer = Callable[[str, str, tuple[Any, ...], Any], None]
-"""Told of every operation that was carried out: for whom, which, with what, and its result."""
-
-
-class MetastoreService:
+class MetastoreService(Service):
     """The server. `inner` must answer without waiting for anything."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, fabric: Fabric, inner: Metastore) -> None:
-        self.loop = loop
-        self._rng = rng
-        self._fabric = fabric
+        super().__init__(HOST, loop, rng, fabric)
         self.inner = inner
         self.weather = MetastoreWeather()
-        self.is_down = False
-        self._is_hanging = False
-        self._coming: dict[_Request, None] = {}
+        self._coming: dict[Request, None] = {}
         """Sent, and neither carried out nor lost."""
-        self._held: list[_Request] = []
-        self.observer: Observer | None = None
 
     def of(self, process: Process, host_name: str) -> SimulatedMetastore:
         return SimulatedMetastore(self, process, host_name)
-
-    def hang(self) -> None:
-        self._is_hanging = True
-
-    def go_on(self) -> None:
-        self._is_hanging = False
-        held, self._held = self._held, []
-        for request in held:
-            self._carry_out(request)
 
     def fail_over(self) -> None:
         """Another server takes over. Whoever waits for an answer learns only that its connection broke."""
@@ -144,22 +117,22 @@ class MetastoreService:
 
     def peek(self, operation: str, *arguments: Any) -> Any:
         """What it would answer now to somebody beside it."""
-        return _run(getattr(self.inner, operation)(*arguments))
+        return run_at_once(getattr(self.inner, operation)(*arguments))
 
     def look(self, read: Callable[[Session], T]) -> T:
-        """At its tables, as they are now."""
+        """Reads its tables as they are now."""
         assert isinstance(self.inner, SqlMetastore)
-        found: T = _run(self.inner.run(read))
+        found: T = run_at_once(self.inner.run(read))
         return found
 
-    def send(self, request: _Request) -> None:
+    def send(self, request: Request) -> None:
         delay_ns = self._delay_ns()
         if self.weather.straggler_probability and self._rng.random() < self.weather.straggler_probability:
             delay_ns += int(self._rng.random() ** 3 * STRAGGLING_NS_MAX)
         self._coming[request] = None
         self.loop.call_for(self.loop.world, delay_ns, self._arrive, request)
 
-    def _arrive(self, request: _Request) -> None:
+    def _arrive(self, request: Request) -> None:
         if request not in self._coming:
             return
         del self._coming[request]
@@ -178,38 +151,25 @@ class MetastoreService:
         else:
             self._carry_out(request)
 
-    def _break(self, request: _Request) -> None:
+    def _break(self, request: Request) -> None:
         if self._rng.random() < COMMITTED_SHARE:
             self._execute(request)
         if not self._fabric.is_cut(HOST, request.host_name):
             lost = MetastoreUnavailableError("the connection broke before the answer came", HOST)
             self._reply(request, None, lost)
 
-    def _carry_out(self, request: _Request) -> None:
-        result, failure = self._execute(request)
-        if not self._fabric.is_cut(HOST, request.host_name):
-            self._reply(request, result, failure)
-
-    def _execute(self, request: _Request) -> tuple[Any, Exception | None]:
-        result: Any = None
-        failure: Exception | None = None
+    def _outcome(self, request: Request) -> tuple[Any, Exception | None]:
         try:
-            result = _run(getattr(self.inner, request.operation)(*request.arguments))
+            return run_at_once(getattr(self.inner, request.operation)(*request.arguments)), None
         except Exception as error:
-            failure = error
-        if self.observer is not None:
-            self.observer(request.process.name, request.operation, request.arguments, failure or result)
-        return result, failure
-
-    def _reply(self, request: _Request, result: Any, failure: Exception | None) -> None:
-        self.loop.call_for(request.process, self._delay_ns(), _settle, request.answer, result, failure)
+            return None, error
 
     def _delay_ns(self) -> int:
         weather = self.weather
         return weather.latency_ns_min + int(self._rng.random() * (weather.latency_ns_max - weather.latency_ns_min))
 
 
-def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def run_at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """The result of a coroutine that never waits."""
     try:
         coroutine.send(None)
@@ -219,17 +179,8 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("the metastore waited for something in the middle of an instant")
 
 
-def _settle(answer: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:
-    if answer.done():
-        return
-    if failure is not None:
-        answer.set_exception(failure)
-    else:
-        answer.set_result(result)
-
-
 def _give_up(answer: asyncio.Future[Any]) -> None:
-    _settle(answer, None, MetastoreUnavailableError(f"no answer within {TIMEOUT_MS} ms", HOST))
+    complete(answer, None, MetastoreUnavailableError(f"no answer within {TIMEOUT_MS} ms", HOST))
 
 
 class SimulatedMetastore:
@@ -239,13 +190,13 @@ class SimulatedMetastore:
         self._service = service
         self._process = process
         self._host_name = host_name
-        self._under_way: dict[_Request, None] = {}
+        self._under_way: dict[Request, None] = {}
         """One a connection. Whoever gives up gives up the connection as well, and makes another."""
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[Request] = deque()
 
     async def _call(self, operation: str, *arguments: Any) -> Any:
         loop = self._service.loop
-        request = _Request(self._process, self._host_name, operation, arguments, loop.create_future())
+        request = Request(self._process, self._host_name, operation, arguments, loop.create_future())
         self._waiting.append(request)
         self._send_next()
         timer = loop.call_later(TIMEOUT_MS / 1000, _give_up, request.answer)

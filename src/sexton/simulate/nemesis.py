@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from itertools import pairwise
+from typing import Protocol
 
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
 from sexton.simulate.disk import VOLUME_BYTES, Trouble, VirtualDisk
@@ -14,9 +14,7 @@ from sexton.simulate.inode import Inode
 from sexton.simulate.loop import MS, NS
 from sexton.simulate.metastore import HOST as METASTORE
 from sexton.simulate.objects import HOST as STORE
-from sexton.simulate.objects import ObjectService
-
-Undo = Callable[[], None]
+from sexton.simulate.server_faults import ServerFaults, Starter, Undo
 
 ALONE_S = 8
 """Longer than it takes to start, and to be elected."""
@@ -42,37 +40,47 @@ ATTEMPTS_TO_LEAVE_ISR = 20
 """Seconds: longer than a lease. Whoever is in sync then is alone so."""
 
 
+class Known(Protocol):
+    """What the nemesis asks before a fault that destroys data: a loss that no system survives proves nothing. The judge
+    knows."""
+
+    def holds_something_alone(self, node: Node) -> bool:
+        """Whether something acknowledged is on no other machine."""
+        ...
+
+    def is_in_sync(self, node: Node) -> bool:
+        """Whether it is in the ISR of anything."""
+        ...
+
+    def depends_on_lost_disks(self, node: Node) -> bool:
+        """Whether after a power loss it would leave an ISR to machines whose disks are gone."""
+        ...
+
+
 class Nemesis:
     def __init__(
         self,
         cluster: SimulatedCluster,
         clients: Sequence[str],
-        may_lose: Callable[[Node], bool],
-        is_in_sync: Callable[[Node], bool],
-        depends_on_lost_disks: Callable[[Node], bool] = lambda _: False,
-        force_leaders: Callable[[], object] = lambda: None,
-        wipe_store: Callable[[], object] = lambda: None,
+        known: Known,
+        *,
+        force_leaders: Callable[[], object],
+        wipe_store: Callable[[], object],
     ) -> None:
-        """`may_lose` says whether everything acknowledged is also on other machines than this one, `is_in_sync` whether
-        it is in the ISR of anything, `depends_on_lost_disks` whether after a power loss it would leave an ISR to
-        machines whose disks are gone. `force_leaders` sends an operator. `wipe_store` takes from the store of cloud
-        topics what nobody may rely on."""
+        """`force_leaders` sends an operator. `wipe_store` takes from the store of cloud topics what nobody may rely
+        on."""
         self._cluster = cluster
         self._clients = clients
-        self._may_lose = may_lose
-        self._is_in_sync = is_in_sync
-        self._depends_on_lost_disks = depends_on_lost_disks
+        self._known = known
         self._force_leaders = force_leaders
-        self._wipe_store_of_waste = wipe_store
         self._is_quiet = False
         """An old disk has come back: until its broker has started, nothing else goes wrong."""
         self._is_over = False
         self._active: dict[int, Callable[[], object]] = {}
         self._number = 0
-        self._store_calm = {} if cluster.objects is None else asdict(cluster.objects.weather)
         self.done_count = 0
         self.old_images_count = 0
-        self._starters: dict[Kind, Callable[[Fault], Undo | None]] = {
+        self._starters: dict[Kind, Starter] = {
             Kind.KILL: lambda fault: self._down(fault, power_lost=False),
             Kind.POWER: self._power,
             Kind.ABSENCE: self._power,
@@ -86,8 +94,6 @@ class Nemesis:
             Kind.ISOLATION: self._isolate,
             Kind.NO_METASTORE: lambda fault: self._cut(_both_ways([(fault.targets[0], METASTORE)])),
             Kind.DEAF_METASTORE: lambda fault: self._cut([(METASTORE, fault.targets[0])]),
-            Kind.METASTORE_DOWN: self._metastore_down,
-            Kind.METASTORE_HANGS: self._metastore_hangs,
             Kind.CLOCK_JUMP: self._clock_jump,
             Kind.SLOW_DISK: self._slow_disk,
             Kind.FULL_DISK: self._full_disk,
@@ -100,25 +106,9 @@ class Nemesis:
             Kind.BREAKING_NETWORK: self._breaking_network,
             Kind.BLIP: self._isolate,
             Kind.THIN_NETWORK: self._thin_network,
-            Kind.METASTORE_BREAKS: self._metastore_breaks,
-            Kind.METASTORE_LOCKED: self._metastore_locked,
-            Kind.METASTORE_STRAGGLES: self._metastore_straggles,
-            Kind.METASTORE_FAILS_OVER: self._metastore_fails_over,
-            Kind.STORE_DOWN: lambda fault: self._store_is(is_down=True),
-            Kind.STORE_REFUSES: lambda fault: self._store_is(is_refusing=True),
-            Kind.STORE_HANGS: self._store_hangs,
-            Kind.STORE_BUSY: self._store_busy,
-            Kind.STORE_BREAKS: lambda fault: self._of_hosts(self._store.weather.lost_probabilities, fault),
-            Kind.STORE_LATE: lambda fault: self._store_weather(late_probability=fault.amount / 100),
-            Kind.STORE_SLOW: lambda fault: self._store_weather(
-                median_ns=int(self._store_calm["median_ns"]) * fault.amount
-            ),
-            Kind.STORE_DAMAGES: lambda fault: self._store_weather(
-                short_probability=fault.amount / 200, flip_probability=fault.amount / 200
-            ),
-            Kind.STORE_WIPES: lambda fault: self._wipe_store(),
             Kind.NO_STORE: lambda fault: self._cut(_both_ways([(fault.targets[0], STORE)])),
             Kind.DEAF_STORE: lambda fault: self._cut([(STORE, fault.targets[0])]),
+            **ServerFaults(cluster, clients, wipe_store).starters(),
         }
 
     def plan(self, faults: Sequence[Fault]) -> None:
@@ -138,7 +128,7 @@ class Nemesis:
             self._keep(fault.lasts_ms * MS, undo, f"end of {fault}")
 
     def _keep(self, lasts_ns: int, undo: Callable[[], object], note: str = "") -> None:
-        """Until its time is over, or everything is healed."""
+        """Keeps the fault in force until its time is over, or everything is healed."""
         loop = self._cluster.loop
         self._number += 1
         self._active[self._number] = undo
@@ -177,7 +167,7 @@ class Nemesis:
 
     def _power(self, fault: Fault) -> Undo | None:
         node = self._node(fault)
-        if self._depends_on_lost_disks(node):
+        if self._known.depends_on_lost_disks(node):
             # It may lack what it had not flushed, and leaves the ISR to them: then only an operator can go on.
             self._cluster.trace.note("nemesis", f"spares {node.name}: the others in sync have lost their disks")
             return None
@@ -205,7 +195,7 @@ class Nemesis:
     def _wipe(self, fault: Fault) -> Undo | None:
         node = self._node(fault)
         others = [other for other in self._nodes() if other is not node]
-        if not self._may_lose(node) or node.is_stopping or not all(map(self._is_well, others)):
+        if self._known.holds_something_alone(node) or node.is_stopping or not all(map(self._is_well, others)):
             # One that is away is about to leave the in-sync replicas to this one: then only an operator can go on.
             self._cluster.trace.note("nemesis", f"spares {node.name}: it alone holds something, or may soon")
             return None
@@ -214,7 +204,7 @@ class Nemesis:
         return undo
 
     def _image(self, fault: Fault) -> None:
-        """Of a machine that is off."""
+        """Takes an image of the disk of a machine that is off."""
         node, loop = self._node(fault), self._cluster.loop
 
         def take() -> None:
@@ -233,7 +223,8 @@ class Nemesis:
         if self._is_over or node.is_wiped or node.last_started <= number:
             return
         self._cluster.trace.note("nemesis", f"{node.name} loses power; an old image of its disk is at hand")
-        is_safe = self._may_lose(node) and all(self._is_well(other) for other in self._nodes() if other is not node)
+        others = [other for other in self._nodes() if other is not node]
+        is_safe = not self._known.holds_something_alone(node) and all(map(self._is_well, others))
         if is_safe:
             self._take_back()  # which may start it
         self._cluster.kill(node, power_lost=True)
@@ -248,7 +239,7 @@ class Nemesis:
             self._wait_to_come_back(node, image, ATTEMPTS_TO_LEAVE_ISR)
 
     def _wait_to_come_back(self, node: Node, image: VirtualDisk, attempts: int) -> None:
-        if self._is_over or not attempts or not self._is_in_sync(node):
+        if self._is_over or not attempts or not self._known.is_in_sync(node):
             node.is_held_down -= 1
             if self._is_over or not attempts:
                 self._cluster.start(node)
@@ -343,88 +334,7 @@ class Nemesis:
 
         return undo
 
-    # Metastore, clocks, disks
-
-    def _metastore_down(self, fault: Fault) -> Undo:
-        service = self._cluster.metastore
-        service.is_down = True
-
-        def undo() -> None:
-            service.is_down = False
-
-        return undo
-
-    def _metastore_hangs(self, fault: Fault) -> Undo:
-        self._cluster.metastore.hang()
-        return self._cluster.metastore.go_on
-
-    def _metastore_breaks(self, fault: Fault) -> Undo:
-        return self._of_hosts(self._cluster.metastore.weather.break_probabilities, fault)
-
-    def _metastore_locked(self, fault: Fault) -> Undo:
-        return self._of_hosts(self._cluster.metastore.weather.lock_probabilities, fault)
-
-    def _of_hosts(self, probabilities: dict[str, float], fault: Fault) -> Undo:
-        hosts = fault.targets or (*self._cluster.nodes, *self._clients)
-        probabilities.update(dict.fromkeys(hosts, fault.amount / 100))
-
-        def undo() -> None:
-            for host in hosts:
-                probabilities.pop(host, None)
-
-        return undo
-
-    def _metastore_straggles(self, fault: Fault) -> Undo:
-        weather = self._cluster.metastore.weather
-        weather.straggler_probability = fault.amount / 100
-
-        def undo() -> None:
-            weather.straggler_probability = 0.0
-
-        return undo
-
-    def _metastore_fails_over(self, fault: Fault) -> Undo:
-        self._cluster.metastore.fail_over()
-        return self._metastore_down(fault)
-
-    # The store of cloud topics
-
-    @property
-    def _store(self) -> ObjectService:
-        assert self._cluster.objects is not None
-        return self._cluster.objects
-
-    def _store_is(self, **state: bool) -> Undo:
-        for name, value in state.items():
-            setattr(self._store, name, value)
-
-        def undo() -> None:
-            for name, value in state.items():
-                setattr(self._store, name, not value)
-
-        return undo
-
-    def _store_weather(self, **changed: float) -> Undo:
-        """Of two at once the later one counts, and its end is the end of both."""
-        weather = self._store.weather
-        for name, value in changed.items():
-            setattr(weather, name, value)
-
-        def undo() -> None:
-            for name in changed:
-                setattr(weather, name, self._store_calm[name])
-
-        return undo
-
-    def _store_hangs(self, fault: Fault) -> Undo:
-        self._store.hang()
-        return self._store.go_on
-
-    def _store_busy(self, fault: Fault) -> None:
-        self._store.be_busy(fault.lasts_ms * MS)
-
-    def _wipe_store(self) -> None:
-        self._wipe_store_of_waste()
+    # Clocks, disks
 
     def _clock_jump(self, fault: Fault) -> None:
         self._node(fault).wall.jump(fault.amount)
@@ -488,7 +398,7 @@ class Nemesis:
             for name, inode in closed_logs(node.volume.files(directory), only_certified=not are_others_up)
             if inode.content and not inode.changes and inode.flipped is None
         ]
-        if not closed or not self._may_lose(node):
+        if not closed or self._known.holds_something_alone(node):
             return None
         node.needs_operator = node.is_disk_damaged = True
         number, bit = divmod(fault.amount, 8)

@@ -67,7 +67,7 @@ class Host:
 
 
 class Fabric:
-    """All hosts and what is between them."""
+    """The network: all hosts, and what is between them."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, weather: Weather | None = None) -> None:
         self.loop = loop

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,7 @@ from sexton.ports.objects import (
 )
 from sexton.simulate.loop import MS, NS, Process, SimulatedLoop
 from sexton.simulate.network import Fabric
+from sexton.simulate.service import Request, Service, complete
 
 HOST = "objects"
 TIMEOUT_MS = 10_000
@@ -60,7 +61,7 @@ class StoreWeather:
     median_ns: int = 20 * MS
     p99_factor: float = 2.5
     lost_probabilities: dict[str, float] = field(default_factory=dict)
-    """By host: how often a request is carried out and its answer lost."""
+    """How often a request is carried out and its response lost, by host."""
     late_probability: float = 0.0
     """How often a PUT or a DELETE gets no answer, and is carried out much later."""
     busy_probability: float = 0.0
@@ -68,52 +69,24 @@ class StoreWeather:
     short_probability: float = 0.0
     flip_probability: float = 0.0
     twice_probability: float = 0.0
-    """By object listed."""
+    """How often a listed object comes twice."""
     left_out_probability: float = 0.0
-    """By object listed that was put less than LISTED_NS ago."""
+    """How often an object is left out of a listing that was put less than LISTED_NS ago."""
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    process: Process
-    host_name: str
-    operation: str
-    arguments: tuple[Any, ...]
-    answer: asyncio.Future[Any]
-
-
-Observer = Callable[[str, str, tuple[Any, ...], Any], None]
-"""Told of every operation that was carried out: for whom, which, with what, and its result."""
-
-
-class ObjectService:
+class ObjectService(Service):
     """The store itself. `objects` is what it has: whoever judges it looks there."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, fabric: Fabric) -> None:
-        self.loop = loop
-        self._rng = rng
-        self._fabric = fabric
+        super().__init__(HOST, loop, rng, fabric)
         self.weather = StoreWeather()
         self.objects: dict[str, bytes] = {}
         self._put_ns: dict[str, int] = {}
-        self.is_down = False
         self.is_refusing = False
-        self._is_hanging = False
         self._busy_until_ns = 0
-        self._held: list[_Request] = []
-        self.observer: Observer | None = None
 
     def of(self, process: Process, host_name: str) -> SimulatedStore:
         return SimulatedStore(self, process, host_name)
-
-    def hang(self) -> None:
-        self._is_hanging = True
-
-    def go_on(self) -> None:
-        self._is_hanging = False
-        held, self._held = self._held, []
-        for request in held:
-            self._carry_out(request)
 
     def be_busy(self, duration_ns: int) -> None:
         self._busy_until_ns = max(self._busy_until_ns, self.loop.now_ns + duration_ns)
@@ -125,10 +98,10 @@ class ObjectService:
             del self.objects[key]
         return gone
 
-    def send(self, request: _Request) -> None:
+    def send(self, request: Request) -> None:
         self.loop.call_for(self.loop.world, self._delay_ns(), self._arrive, request)
 
-    def _arrive(self, request: _Request) -> None:
+    def _arrive(self, request: Request) -> None:
         weather, rng = self.weather, self._rng
         if self._fabric.is_cut(request.host_name, HOST):
             return
@@ -155,21 +128,11 @@ class ObjectService:
             self.be_busy(int(self._rng.random() * BUSY_NS_MAX))
         return self.loop.now_ns < self._busy_until_ns
 
-    def _carry_out(self, request: _Request) -> None:
-        result, failure = self._execute(request)
-        if not self._fabric.is_cut(HOST, request.host_name):
-            self._reply(request, result, failure)
-
-    def _execute(self, request: _Request) -> tuple[Any, Exception | None]:
-        result: Any = None
-        failure: Exception | None = None
+    def _outcome(self, request: Request) -> tuple[Any, Exception | None]:
         try:
-            result = getattr(self, f"_{request.operation}")(*request.arguments)
+            return getattr(self, f"_{request.operation}")(*request.arguments), None
         except (ObjectMissingError, DamagedObjectError) as error:
-            failure = error
-        if self.observer is not None:
-            self.observer(request.process.name, request.operation, request.arguments, failure or result)
-        return result, failure
+            return None, error
 
     # What a store does
 
@@ -219,27 +182,14 @@ class ObjectService:
             raise ObjectMissingError("there is no such object", f"{HOST}/{key}")
         return data
 
-    def _reply(self, request: _Request, result: Any, failure: Exception | None, more_ns: int = 0) -> None:
-        delay_ns = self._delay_ns() + more_ns
-        self.loop.call_for(request.process, delay_ns, _complete, request.answer, result, failure)
-
     def _delay_ns(self) -> int:
-        """Of one way: half of the whole."""
+        """Delay of one direction: half of the round trip."""
         sigma = math.log(max(1.0, self.weather.p99_factor)) / Z_99
         return int(self.weather.median_ns / 2 * math.exp(sigma * self._rng.gauss(0.0, 1.0)))
 
 
-def _complete(answer: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:
-    if answer.done():
-        return
-    if failure is not None:
-        answer.set_exception(failure)
-    else:
-        answer.set_result(result)
-
-
 def _give_up(answer: asyncio.Future[Any]) -> None:
-    _complete(answer, None, StoreUnavailableError(f"no answer within {TIMEOUT_MS} ms", HOST))
+    complete(answer, None, StoreUnavailableError(f"no answer within {TIMEOUT_MS} ms", HOST))
 
 
 class SimulatedStore:
@@ -256,7 +206,7 @@ class SimulatedStore:
 
     async def _call(self, operation: str, *arguments: Any) -> Any:
         loop = self._service.loop
-        request = _Request(self._process, self._host_name, operation, arguments, loop.create_future())
+        request = Request(self._process, self._host_name, operation, arguments, loop.create_future())
         if self._process.alive:
             self._service.send(request)
         timer = loop.call_later(TIMEOUT_MS / 1000, _give_up, request.answer)

@@ -31,14 +31,14 @@ class Agreement:
         self._trace = trace
         self.topics: dict[uuid.UUID, str] = {}
         self.rows: dict[PartitionId, PartitionRow] = {}
-        """Of topics whose replicas have logs of their own."""
+        """Rows of local topics."""
         self.cloud_rows: dict[PartitionId, PartitionRow] = {}
-        """Of cloud topics, which have a judge of their own (`cloud_checks`)."""
+        """Rows of cloud topics, which have a judge of their own (`cloud_checks`)."""
         self.on_change: Callable[[str, PartitionId, PartitionRow], None] | None = None
-        """Told which process changed which partition."""
+        """Called with the process that changed a partition's row, and the row."""
         self.on_cloud_change: Callable[[str, PartitionId, PartitionRow], None] | None = None
         self.on_registered: Callable[[int, int], None] | None = None
-        """Told which broker has a new epoch."""
+        """Called with a broker's id and its new epoch."""
 
     def name(self, key: PartitionId) -> str:
         return f"{self.topics.get(key[0], '?')}-{key[1]}"

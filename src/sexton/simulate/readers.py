@@ -44,6 +44,7 @@ class Reader:
 
     def __init__(
         self,
+        *,
         name: str,
         places: Sequence[TopicPartition],
         client: Client,
@@ -52,7 +53,6 @@ class Reader:
         isolation: int = READ_UNCOMMITTED,
         pause_ms: int = 0,
         rack: str = "",
-        *,
         keeps_sessions: bool = False,
     ) -> None:
         """With a rack it reads from a follower there, if a leader says so."""
@@ -152,6 +152,7 @@ class GroupReader:
 
     def __init__(
         self,
+        *,
         name: str,
         group: str,
         topics: Sequence[str],
@@ -161,11 +162,10 @@ class GroupReader:
         trace: Trace,
         is_over: Callable[[], bool],
         pause_ms: int = 0,
-        *,
         is_consumer_protocol: bool = False,
         rack: str = "",
     ) -> None:
-        """By KIP-848, or by the classic protocol."""
+        """`is_consumer_protocol`: KIP-848 instead of the classic protocol."""
         self._name = name
         self._group = group
         self._is_consumer_protocol = is_consumer_protocol

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from sexton.simulate import broken
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import NS
-from sexton.simulate.plan import Plan, Profile, make_plan
+from sexton.simulate.plan import Plan, Profile
+from sexton.simulate.planning import make_plan
 from sexton.simulate.simulation import Simulation
 from sexton.simulate.themes import themed
 
@@ -39,7 +40,7 @@ class Options:
     profile: Profile | None = None
     """Drawn from the seed if it is not given."""
     is_only_history_judged: bool = False
-    """By what clients were told, and by nothing else."""
+    """Whether a run is judged only by what clients were told."""
     is_independent: bool = False
     """Replicas are compacted Kafka's way, which corrupts: a simulator that does not find that finds nothing."""
 

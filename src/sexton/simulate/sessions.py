@@ -26,7 +26,7 @@ NOTHING = SimpleNamespace(error_code=ErrorCode.none, responses=())
 
 @dataclass(slots=True)
 class Session:
-    """With one broker, as far as this side knows."""
+    """A fetch session with one broker, as far as the client knows."""
 
     id: int = NO_SESSION
     epoch: int = INITIAL_EPOCH
@@ -56,7 +56,7 @@ class SessionConsumer(Consumer):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.sessions: dict[str, Session] = {}
-        """By the broker's address."""
+        """Sessions, by the broker's address."""
 
     async def _fetch(self, peer: Peer, asked: Mapping[TopicPartition, int], max_wait_ms: int) -> Any:
         session = self.sessions.setdefault(peer.rpc.peer, Session())

@@ -18,7 +18,7 @@ from sexton.simulate.run import Options, Result, Workers
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""Told how many items are left and how many runs it took so far."""
+"""Called with the number of items left and of runs so far."""
 
 
 def shrink(failed: Result, options: Options, workers: Workers, progress: Progress) -> tuple[Options, Result]:

@@ -13,13 +13,11 @@ import asyncio
 import logging
 import random
 import uuid
-import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ParamSpec
 
 from sexton.client.client import Client
-from sexton.client.fetching import READ_COMMITTED
 from sexton.errors import SextonError
 from sexton.ports.metastore import ConfigScope, PartitionRow
 from sexton.protocol.errors import KafkaError
@@ -27,19 +25,16 @@ from sexton.simulate import final, operators, snapshots, testimony
 from sexton.simulate.administrator import NAME as ADMIN
 from sexton.simulate.administrator import Administrator
 from sexton.simulate.checks import Judge
-from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.cloud_checks import CloudJudge
 from sexton.simulate.cluster import DATA, SimulatedCluster
 from sexton.simulate.compaction_checks import check_acknowledged
-from sexton.simulate.compactors import CompactorHost
+from sexton.simulate.crowd import Crowd
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.faults import FORCING_S
 from sexton.simulate.history import History
 from sexton.simulate.invariants import Invariants
 from sexton.simulate.journal import Journal
 from sexton.simulate.leveled_checks import Topic
-from sexton.simulate.life_groups import LifeGroup
-from sexton.simulate.lives import Lives
 from sexton.simulate.loop import MS, NS, Process, SimulatedLoop, new_loop
 from sexton.simulate.movers import NAMES as MOVERS
 from sexton.simulate.movers import Movers
@@ -47,16 +42,11 @@ from sexton.simulate.nemesis import Nemesis
 from sexton.simulate.network import Fabric
 from sexton.simulate.observe import Agreement
 from sexton.simulate.operators import NAME as OPERATOR
-from sexton.simulate.plan import INTERNAL_TOPICS, Plan, ReaderPlan
-from sexton.simulate.readers import GroupReader, Reader
+from sexton.simulate.plan import INTERNAL_TOPICS, Plan
 from sexton.simulate.trace import Trace
-from sexton.simulate.transactors import Transactor, TransactorPlan
 from sexton.simulate.truth import Truth
-from sexton.simulate.values import Values
-from sexton.simulate.writers import Writer
 from sexton.types import PartitionId, TopicPartition
 
-CLIENT_TIMEOUT_MS = 5_000
 CALLBACKS_PER_LOOK = 16
 SWEEP_S = 1
 RECOVERY_S = 60
@@ -84,10 +74,6 @@ RUNS_MAX = 10_000
 EXPECTED = (OSError, SextonError, KafkaError)
 """What a broker may log with its traceback and go on."""
 
-LIFE_GROUP_PROBABILITY = 1 / 3
-"""Of a topic that is made again: the other runs are as they were before there were such groups, and find what they
-found."""
-
 
 P = ParamSpec("P")
 
@@ -103,7 +89,13 @@ class Simulation:
         self.fabric = Fabric(self.loop, random.Random(f"{plan.seed}:network"), replace(plan.weather))
         self.fabric.on_delivery = self.trace.delivered
         self.cluster = SimulatedCluster(
-            self.loop, plan.seed, plan.brokers_count, self.fabric, self.trace, plan.times, plan.store
+            loop=self.loop,
+            seed=plan.seed,
+            brokers_count=plan.brokers_count,
+            fabric=self.fabric,
+            trace=self.trace,
+            times=plan.times,
+            store=plan.store,
         )
         self.agreement = Agreement(self.trace)
         self.cluster.metastore.observer = self.agreement.carried_out
@@ -114,13 +106,13 @@ class Simulation:
             self.agreement,
             self.history,
             self.trace,
-            [
+            compacted=[
                 *plan.compacted_topics,
                 *(life.topic for life in plan.lives if life.is_compacted),
                 *(INTERNAL_TOPICS if plan.compactors else ()),
             ],
-            plan.unflushed_topics,
-            plan.retentions,
+            unflushed=plan.unflushed_topics,
+            retentions=plan.retentions,
             has_transactions=bool(plan.transactors),
             unclean=plan.unclean_topics,
         )
@@ -135,24 +127,11 @@ class Simulation:
         self.nemesis = Nemesis(
             self.cluster,
             [ADMIN, OPERATOR, *MOVERS, *plan.clients],
-            lambda node: not self.judge.holds_something_alone(node),
-            self.judge.is_in_sync,
-            self.judge.depends_on_lost_disks,
-            lambda: self._spawn(self._clients[OPERATOR][0], self._force_leaders()),
-            lambda: None if self.cloud is None else self.cloud.wipe(),
+            self.judge,
+            force_leaders=lambda: self.crowd.spawn(self.crowd.clients[OPERATOR][0], self._force_leaders()),
+            wipe_store=lambda: None if self.cloud is None else self.cloud.wipe(),
         )
-        names = [ADMIN, OPERATOR, *MOVERS, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
-        self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
-        self._writers: list[tuple[Writer | Transactor, asyncio.Task[None]]] = []
-        self._delivered: dict[str, dict[TopicPartition, set[int]]] = {}
-        """To each group as a whole."""
-        self._read_places = [place for topic in plan.topics for place in topic.places]
-        self._committed_readers: list[Reader] = []
-        self._lives: list[Lives] = []
-        self._living: list[asyncio.Task[None]] = []
-        self._is_healed = False
-        self._writing_is_over = False
-        self._reading_is_over = False
+        self.crowd = Crowd(self.cluster, plan, self.history, self.trace)
         self._since_look = 0
         self._invariants = Invariants()
         self._look = self._told(self._look_at_all)
@@ -182,7 +161,9 @@ class Simulation:
             topic.name: Topic(topic.is_compacted, int(topic.settings.get("delete.retention.ms", 86_400_000)))
             for topic in self.plan.topics
         }
-        cloud = CloudJudge(cluster, self.agreement, self.history, self.trace, self.judge.transactions, topics)
+        cloud = CloudJudge(
+            cluster, self.agreement, self.history, self.trace, transactions=self.judge.transactions, topics=topics
+        )
         cloud.local_ledger = self.judge.committed_of
         judged = self._told(cloud.carried_out)
 
@@ -228,7 +209,7 @@ class Simulation:
 
     async def _main(self) -> None:
         plan = self.plan
-        self._watch(asyncio.ensure_future(self._sweep()))
+        self.crowd.watch(asyncio.ensure_future(self._sweep()))
         if plan.store is not None and plan.store.leveling:
             leveling = {name: str(value) for name, value in plan.store.leveling.items()}
             self.cluster.metastore.peek("open_cluster", uuid.UUID(int=plan.seed))
@@ -236,29 +217,48 @@ class Simulation:
         for node in self.cluster.nodes.values():
             self.cluster.start_later(node, node.rng.randrange(NS))
         self.nemesis.plan(plan.faults)
-        admin_process, admin_client = self._clients[ADMIN]
+        admin_process, admin_client = self.crowd.clients[ADMIN]
         looks_up = (self._segment_bases, self._bounds)
         admin = Administrator(admin_client, self.history, self.trace, plan.brokers_count, *looks_up)
-        await self._spawn(admin_process, admin.create_all(plan.topics))
-        self._start_clients()
-        admin_task = self._spawn(
-            admin_process, admin.run(plan.admin, lambda: self.loop.now_ns // MS, lambda: self._writing_is_over)
+        await self.crowd.spawn(admin_process, admin.create_all(plan.topics))
+        self.crowd.start()
+        admin_task = self.crowd.spawn(
+            admin_process, admin.run(plan.admin, lambda: self.loop.now_ns // MS, lambda: self.crowd.writing_is_over)
         )
         deletes = [topic.name for topic in plan.topics if topic.deletes]
-        clients = [self._clients[name][1] for name in MOVERS]
+        clients = [self.crowd.clients[name][1] for name in MOVERS]
         movers = Movers(clients, self.trace, plan.brokers_count, admin.delete_records_of, deletes)
-        moving = self._spawn(
-            self._clients[MOVERS[0]][0],
-            movers.run(plan.moves, lambda: self.loop.now_ns // MS, lambda: self._writing_is_over),
+        moving = self.crowd.spawn(
+            self.crowd.clients[MOVERS[0]][0],
+            movers.run(plan.moves, lambda: self.loop.now_ns // MS, lambda: self.crowd.writing_is_over),
         )
         await asyncio.sleep(max(0, plan.until_ms / 1000 - self.loop.now_ns / NS))
         self.nemesis.heal()
-        self._is_healed = True
+        self.crowd.is_healed = True
         healed_ns = self.loop.now_ns
         self._bring_forth()
         await asyncio.sleep(AFTERMATH_S)
-        self._writing_is_over = True
-        await self._recovers("writers have their answers", lambda: self._pending(admin_task, moving, *self._living))
+        self.crowd.writing_is_over = True
+        await self._recover(admin_task, moving)
+        self._look()
+        self._sweep_all()
+        if not self._is_lenient:
+            await self.crowd.spawn(admin_process, self._read_everything(admin_client))
+        await self.crowd.spawn(admin_process, self._look_again(admin_client))
+        self._told(final.check_history)(self.history, self.agreement)
+        if any(each.group for each in plan.readers):
+            recovery_s = GROUP_RECOVERY_S if self.cloud is None else CLOUD_GROUP_RECOVERY_S
+            await self._recovers("the group has it all", self._undelivered, recovery_s)
+        self.crowd.reading_is_over = True
+        testimony.check(plan, self.history, healed_ns)
+        self.trace.note("world", "all is well")
+
+    async def _recover(self, *administrating: asyncio.Task[None]) -> None:
+        """Liveness: once everything is healed, all of this must come true, one after the other."""
+        plan = self.plan
+        await self._recovers(
+            "writers have their answers", lambda: self.crowd.pending(*administrating, *self.crowd.living)
+        )
         await self._recovers("the cluster is whole", lambda: final.not_whole(self.cluster, self.agreement))
         await self._recovers("the logs are equal", lambda: final.unequal(self.cluster, self.agreement))
         self._call_operator()
@@ -274,22 +274,10 @@ class Simulation:
                 await self._recovers("all is leveled", self.cloud.unleveled, COMPACTION_RECOVERY_S)
             await self._recovers("all is compacted", self._uncompacted, COMPACTION_RECOVERY_S)
             await self._recovers("readers have it all", self._misled)
-        self._look()
-        self._sweep_all()
-        if not self._is_lenient:
-            await self._spawn(admin_process, self._read_everything(admin_client))
-        await self._spawn(admin_process, self._look_again(admin_client))
-        self._told(final.check_history)(self.history, self.agreement)
-        if any(each.group for each in plan.readers):
-            recovery_s = GROUP_RECOVERY_S if self.cloud is None else CLOUD_GROUP_RECOVERY_S
-            await self._recovers("the group has it all", self._undelivered, recovery_s)
-        self._reading_is_over = True
-        testimony.check(plan, self.history, healed_ns)
-        self.trace.note("world", "all is well")
 
     async def _read_everything(self, client: Client) -> None:
         judge, compacted = self.judge, self.plan.compacted_topics
-        for lives in self._lives:
+        for lives in self.crowd.lives:
             for key in [key for key in self._all_rows() if self.agreement.topics[key[0]] == lives.plan.topic]:
                 await lives.check(key)
         await final.read_everything(client, self.history, compacted)
@@ -315,7 +303,7 @@ class Simulation:
         return self.agreement.rows | self.agreement.cloud_rows
 
     async def _look_again(self, client: Client) -> None:
-        """At what nobody has read from its start yet."""
+        """Reads partitions from the start that no reader has read from there yet."""
         for place in sorted({write.place for write in self.history.writes}):
             if not self.history.is_gone(place) and (self._is_lenient or place[0] in self.plan.compacted_topics):
                 try:
@@ -330,10 +318,10 @@ class Simulation:
             line
             for key, place in places.items()
             if place[0] in kept
-            and place in self._read_places
+            and place in self.crowd.read_places
             and not self.history.is_gone(place)
             and not self.history.losses_count(place)
-            for reader in self._committed_readers
+            for reader in self.crowd.committed_readers
             for line in final.misled(
                 reader,
                 place,
@@ -372,15 +360,11 @@ class Simulation:
     def _undelivered(self) -> list[str]:
         return [
             f"{group}: {line}"
-            for group, delivered in self._delivered.items()
+            for group, delivered in self.crowd.delivered.items()
             for line in final.undelivered(self.history, delivered, self.plan.compacted_topics)
         ]
 
-    def _pending(self, *admin_tasks: asyncio.Task[None]) -> list[str]:
-        pending = [line for writer, task in self._writers if not task.done() for line in writer.stuck() or ["a writer"]]
-        return pending + ["an administrator is not done" for task in admin_tasks if not task.done()]
-
-    # Clients
+    # What the administrator and the operator look up, and do
 
     def _segment_bases(self, place: TopicPartition) -> list[int]:
         """Where segments begin, on any disk."""
@@ -398,148 +382,24 @@ class Simulation:
 
     async def _force_leaders(self) -> None:
         places = [place for topic in self.plan.topics if topic.is_compacted for place in topic.places]
-        await operators.force_leaders(self._clients[OPERATOR][1], places, self.trace, FORCING_S)
+        await operators.force_leaders(self.crowd.clients[OPERATOR][1], places, self.trace, FORCING_S)
 
     def _bring_forth(self) -> None:
         """Somebody looks after partitions that were placed on brokers whose disks had just been replaced."""
         if self.judge.unborn:
-            process, client = self._clients[OPERATOR]
+            process, client = self.crowd.clients[OPERATOR]
             places = sorted(self.judge.unborn)
-            self._spawn(process, operators.force_leaders(client, places, self.trace, RECOVERY_S))
+            self.crowd.spawn(process, operators.force_leaders(client, places, self.trace, RECOVERY_S))
 
     def _call_operator(self) -> None:
         """Somebody looks after transactions in partitions that have lost something."""
-        process, client = self._clients[OPERATOR]
+        process, client = self.crowd.clients[OPERATOR]
         losses = self.history.losses
         if losses:
-            ending = operators.end_hanging(client, lambda: sorted(losses), self.trace, lambda: self._reading_is_over)
-            self._spawn(process, ending)
-
-    def _client(self, host: str, name: str) -> tuple[Process, Client]:
-        rng = random.Random(f"{self.plan.seed}:{name}")
-        process = Process(name, self.loop.now_ns, rate_ppm=rng.randint(-20_000, 20_000))
-        client = Client(
-            self.fabric.of(process, host),
-            self.cluster.addresses,
-            clock=SimulatedClock(WallClock(rng.randint(-1000, 1000)), process, self.loop),
-            rng=rng,
-            client_id=name,
-            timeout_ms=CLIENT_TIMEOUT_MS,
-            connect_timeout_ms=CLIENT_TIMEOUT_MS,
-        )
-        return process, client
-
-    def _start_clients(self) -> None:
-        for plan in self.plan.writers:
-            process, client = self._clients[plan.name]
-            rng = random.Random(f"{self.plan.seed}:{plan.name}:values")
-            values = Values(plan.name, rng, plan.value_bytes_max, self.plan.compacted_topics)
-            writer = Writer(
-                plan,
-                client,
-                self.history,
-                self.trace,
-                self.loop,
-                rng,
-                values,
-                lambda: self._writing_is_over,
-                self.plan.batch_limits,
-                [topic.name for topic in self.plan.topics if topic.is_cloud],
+            ending = operators.end_hanging(
+                client, lambda: sorted(losses), self.trace, lambda: self.crowd.reading_is_over
             )
-            self._writers.append((writer, self._spawn(process, writer.run())))
-        for each in self.plan.transactors:
-            transactor = self._transactor(each)
-            self._writers.append((transactor, self._spawn(self.loop.world, transactor.run())))
-        for one in self.plan.compactors:
-            host = CompactorHost(one, self.cluster, self.trace, self.plan.seed)
-            self._spawn(self.loop.world, host.run(self._watch, lambda: self._is_healed))
-        for reader in self.plan.readers:
-            self._start_reader(reader)
-        for life in self.plan.lives:
-            process, user = self._client(life.name, life.name)
-            rng = random.Random(f"{self.plan.seed}:{life.name}:life")
-            lives = Lives(life, (self._clients[MOVERS[0]][1], user), rng, self.trace, lambda: self._writing_is_over)
-            self._lives.append(lives)
-            self._living.append(self._spawn(process, lives.run()))
-            rng = random.Random(f"{self.plan.seed}:{life.name}:place")
-            if rng.random() < LIFE_GROUP_PROBABILITY:
-                group = LifeGroup(life.topic, f"{life.name}-group", user, rng, lambda: self._writing_is_over)
-                self._living.append(self._spawn(process, group.run()))
-
-    def _transactor(self, plan: TransactorPlan) -> Transactor:
-        rng = random.Random(f"{self.plan.seed}:{plan.name}:values")
-        host = self.fabric.hosts[plan.name]
-
-        def kill(process: Process) -> None:
-            self.loop.kill(process)
-            self.fabric.process_killed(process, host, power_lost=False)
-
-        return Transactor(
-            plan,
-            self.history,
-            self.trace,
-            self.loop,
-            self.plan.seed,
-            Values(plan.name, rng, plan.value_bytes_max, self.plan.compacted_topics),
-            lambda name: self._client(plan.name, name),
-            kill,
-            self._watch,
-            lambda: self._writing_is_over,
-        )
-
-    def _start_reader(self, plan: ReaderPlan) -> None:
-        process, client = self._clients[plan.name]
-        if plan.group is None:
-            reader = Reader(
-                plan.name,
-                self._read_places,
-                client,
-                self.history,
-                lambda: self._reading_is_over,
-                plan.isolation,
-                plan.pause_ms,
-                plan.rack,
-                keeps_sessions=zlib.crc32(f"{self.plan.seed} {plan.name}".encode()) % 2 == 0,
-            )
-            if plan.isolation == READ_COMMITTED:
-                self._committed_readers.append(reader)
-            self._spawn(process, reader.run())
-            return
-        topics = [topic.name for topic in self.plan.topics if not topic.is_compacted]
-        if not topics:
-            return
-        member = GroupReader(
-            plan.name,
-            plan.group,
-            topics,
-            client,
-            self.history,
-            self._delivered.setdefault(plan.group, {}),
-            self.trace,
-            lambda: self._reading_is_over,
-            plan.pause_ms,
-            is_consumer_protocol=plan.is_consumer_protocol,
-            rack=plan.rack,
-        )
-        self._spawn(process, member.run())
-
-    def _spawn(self, process: Process, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._watch(self.loop.spawn(process, coroutine))
-
-    def _watch(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
-        """A client that fails is a failure of the simulation, at once."""
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = task.exception() if not task.cancelled() else None
-        if error is not None:
-            if not isinstance(error, SimulationFailure):
-                failure = SimulationFailure("crash", f"in a client: {type(error).__name__}: {error}")
-                failure.__cause__ = error
-                error = failure
-            self.loop.failures.append(error)
-            self.loop.stop()
+            self.crowd.spawn(process, ending)
 
     # For reports
 

@@ -18,7 +18,7 @@ from sexton.types import PartitionId
 
 
 class Watermarks(NamedTuple):
-    """Of one log. docs/rules.md says what each of them means."""
+    """The watermarks of one log; docs/rules.md defines them."""
 
     incarnation: uuid.UUID
     generation: int = 0
@@ -40,7 +40,7 @@ class Snapshot(NamedTuple):
     is_leader: bool
     leader_epoch: int
     incarnation: uuid.UUID | None
-    """By the row that the broker knows."""
+    """The replica's incarnation in the row that the broker knows."""
     high_watermark: int
     last_stable_offset: int
     start_offset: int
@@ -87,7 +87,7 @@ class CloudSnapshot(NamedTuple):
 
 
 class Machine(Protocol):
-    """Of `metadata.Node`, what is needed here."""
+    """What is needed here of a simulated node."""
 
     @property
     def broker_id(self) -> int: ...

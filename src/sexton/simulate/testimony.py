@@ -98,7 +98,7 @@ class _Translation:
     index: int = 0
     processes_count: int = DELETER + 1
     free: dict[object, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """By client: processes that are doing nothing."""
+    """Idle processes, by client."""
     busy: dict[int, tuple[int, object]] = field(default_factory=dict)
     """By the identity of what is being done: the process, and what it is."""
 

@@ -69,7 +69,7 @@ class TransactionJudge:
                 known.append(write.transaction)
 
     def check_whole(self) -> None:
-        """Once nothing is open any more."""
+        """Called when no transaction is open any more: checks that each is whole."""
         for transaction in self._history.transactions:
             places = {write.place for write in transaction.writes}
             gone = {write.place for write in transaction.writes if self._history.is_torn(write)}

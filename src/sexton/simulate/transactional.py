@@ -41,7 +41,7 @@ ADD_OFFSETS = Api(25, "AddOffsetsToTxn", 3, 3)
 PRODUCE = {1: Api(0, "Produce", 11, 11), 2: Api(0, "Produce", 12, 12)}
 END = {1: Api(26, "EndTxn", 3, 3), 2: Api(26, "EndTxn", 5, 5)}
 OFFSET_COMMIT = {1: Api(28, "TxnOffsetCommit", 3, 3), 2: Api(28, "TxnOffsetCommit", 5, 5)}
-"""By transaction version."""
+"""The API to use, by transaction version."""
 
 FENCED = frozenset(
     {
@@ -60,6 +60,7 @@ class FencedError(Exception):
 class TransactionalProducer:
     def __init__(
         self,
+        *,
         client: Client,
         transactional_id: str,
         version: int,

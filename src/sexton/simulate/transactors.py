@@ -68,6 +68,7 @@ class _Instance:
 class Transactor:
     def __init__(
         self,
+        *,
         plan: TransactorPlan,
         history: History,
         trace: Trace,
@@ -98,7 +99,7 @@ class Transactor:
     # Instances
 
     async def run(self) -> None:
-        """As the world: it outlives them all."""
+        """Runs as the simulator's own process, because it outlives all its instances."""
         newest = self._begin_instance()
         while not self._is_over():
             await self._wait(LIFETIME_S * 2 * self._rng.random(), newest)
@@ -136,15 +137,15 @@ class Transactor:
         is_quick = zlib.crc32(f"{self._seed} {plan.name}".encode()) % 2 == 0  # not drawn: plans are what they were
         backoff_s = QUICK_BACKOFF_S if is_quick else BACKOFF_S
         producer = TransactionalProducer(
-            client,
-            plan.name,
-            plan.version,
-            plan.timeout_ms,
-            plan.patience_s,
-            rng,
-            self._history.may_start_at,
-            plan.codec,
-            backoff_s,
+            client=client,
+            transactional_id=plan.name,
+            version=plan.version,
+            timeout_ms=plan.timeout_ms,
+            patience_s=plan.patience_s,
+            rng=rng,
+            may_start_at=self._history.may_start_at,
+            codec=plan.codec,
+            backoff_s=backoff_s,
         )
         task = self._watch(self._loop.spawn(process, self._live(number, producer, client, rng)))
         self._instances.append(_Instance(number, process, producer, task))

@@ -94,12 +94,13 @@ class Lane:
     losses_count: int = 0
     """How often the partition had lost something when it began."""
     last_error: ErrorCode | None = None
-    """Of the oldest batch that is pending; None if there was no answer."""
+    """Error of the oldest pending batch; None if there was no response."""
 
 
 class Writer:
     def __init__(
         self,
+        *,
         plan: WriterPlan,
         client: Client,
         history: History,

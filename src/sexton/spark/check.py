@@ -104,12 +104,12 @@ def check(
     bundle_count = bundle_count or max(context.defaultParallelism, len(ranges))
     shuffled: RDD[_Row] = (
         context.parallelize(ranges, len(ranges))
-        .flatMap(partial(_flatten, str(found), bundle_count))
+        .flatMap(partial(flatten_range, str(found), bundle_count))
         .partitionBy(bundle_count, partial(_place, bundle_count))
     )
     operations = sorted(shuffled.filter(_is_operations).values().collect(), key=lambda some: some.number)
     order = Order(str(found))
-    ops = _checked(found, operations, order)
+    ops = checked(found, operations, order)
     del operations
     whole = whole_of(ops, run_of(found, ops), options or Options())
     told = told_of(ops, whole)
@@ -135,7 +135,7 @@ def _is_operations(row: _Row) -> bool:
     return row[0] == _OPERATIONS
 
 
-def _flatten(path: str, bundle_count: int, some: Range) -> Iterator[_Row]:
+def flatten_range(path: str, bundle_count: int, some: Range) -> Iterator[_Row]:
     order = Order(path)
     try:
         flat = flatten.flatten_lines(_piece(path, some), order)
@@ -171,7 +171,7 @@ def _piece(path: str, some: Range) -> Piece:
     return Piece(data + rest, start, is_last=is_last)
 
 
-def _checked(path: Path, operations: Iterable[Operations], order: Order) -> FlatHistory:
+def checked(path: Path, operations: Iterable[Operations], order: Order) -> FlatHistory:
     """All operations, with pairs; `order` has the notes. Raises CorruptHistoryError and NotAHistoryError."""
     found = list(operations)
     for some in found:

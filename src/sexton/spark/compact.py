@@ -168,7 +168,7 @@ def compact(
     finally:
         if not dry_run:
             for request, report in zip(requests, reports, strict=True):
-                _clear_staging(request, report)
+                clear_staging(request, report)
     return reports
 
 
@@ -205,13 +205,13 @@ def _stage(
     results = passes.run(context, works, [request.files for request in requests], chunks, dry_run, progress)
     outputs = _gather(requests, reports, chunks, results)
     if not dry_run:
-        _assemble(context, requests, works, outputs, reports, progress)
+        assemble(context, requests, works, outputs, reports, progress)
         for request in requests:
             request.files.remove_parts()
     return outputs
 
 
-def _clear_staging(request: Request, report: Report) -> None:
+def clear_staging(request: Request, report: Report) -> None:
     """Removes staged files, however the job ended; a commit that failed half way is completed or undone."""
     try:
         swap.recover(request.log.directory)
@@ -298,7 +298,7 @@ def _gather(
         if report.failure is not None or not mine:
             continue
         try:
-            outputs[index] = chunking.group_outputs(_rewritten(request, mine), request.config.segment_bytes)
+            outputs[index] = chunking.group_outputs(rewritten(request, mine), request.config.segment_bytes)
         except Exception as error:
             report.failure = failure_of(error, str(request.log.directory))
             continue
@@ -308,7 +308,7 @@ def _gather(
     return outputs
 
 
-def _rewritten(request: Request, results: Sequence[ChunkResult]) -> list[Rewritten]:
+def rewritten(request: Request, results: Sequence[ChunkResult]) -> list[Rewritten]:
     """Returns what is left of each old segment."""
     by_segment: dict[int, list[SliceResult]] = {}
     for result in results:
@@ -332,7 +332,7 @@ def _rewritten(request: Request, results: Sequence[ChunkResult]) -> list[Rewritt
     return left
 
 
-def _assemble(
+def assemble(
     context: SparkContext,
     requests: Sequence[Request],
     works: Mapping[int, PartitionWork],

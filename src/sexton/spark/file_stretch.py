@@ -166,7 +166,7 @@ def _cut_off(path: str, position: int, is_torn: bool) -> Piece:
 @contextmanager
 def _leaving_no_pages(descriptor: int) -> Iterator[None]:
     """What was not in the page cache before is not there afterwards."""
-    before = _resident(descriptor)
+    before = resident_pages(descriptor)
     try:
         yield
     finally:
@@ -184,7 +184,7 @@ def _runs(resident: npt.NDArray[np.bool_] | None) -> Iterator[tuple[int, int]]:
             yield start, end
 
 
-def _resident(descriptor: int) -> npt.NDArray[np.bool_] | None:
+def resident_pages(descriptor: int) -> npt.NDArray[np.bool_] | None:
     """Which of a file's pages are in the page cache. None where that cannot be asked: then all stay."""
     size = os.fstat(descriptor).st_size
     if not size or _mincore is None:

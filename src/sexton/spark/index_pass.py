@@ -103,7 +103,7 @@ def reduce_buckets(rows: Iterable[BucketRow]) -> Iterator[ChunkRow]:
         if key[1] <= NOTES:
             yield from ((chunk, payload) for chunk, _, payload in members)
             continue
-        entries, bounds, alive = _strike(members)
+        entries, bounds, alive = strike(members)
         for (chunk, is_dirty, _), start, end in zip(members, bounds[:-1], bounds[1:], strict=True):
             codes, lives = entries["code"][start:end], alive[start:end]
             if is_dirty:
@@ -121,7 +121,7 @@ def build_filters(rows: Iterable[BucketRow]) -> Iterator[tuple[BucketKey, bytes]
     for key, members in _grouped(rows):
         if key[1] <= NOTES:
             continue
-        entries, _, alive = _strike(members)
+        entries, _, alive = strike(members)
         words = np.zeros(-(-int(alive.sum()) * newest.FILTER_BITS_PER_KEY // 64), dtype=np.uint64)
         newest.fill_filter(entries, alive, words)
         yield key, words.tobytes()
@@ -142,7 +142,7 @@ def _grouped(rows: Iterable[BucketRow]) -> Iterator[tuple[BucketKey, list[tuple[
         yield key, sorted(members, key=lambda member: member[0])  # chunk numbers rise with offsets
 
 
-def _strike(
+def strike(
     members: list[tuple[int, bool, bytes | Note]],
 ) -> tuple[Entries, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Returns a bucket's entries, where each member's begin, and which are their key's newest."""

@@ -16,8 +16,8 @@ from sexton.errors import NotAHistoryError
 from sexton.harness.systems import NODES
 from sexton.history import run as description
 from sexton.history.run import Description
+from sexton.verify.plan import Plan
 from sexton.verify.run import Wanted
-from sexton.verify.runner import Plan
 from sexton.verify.systems import LOCAL, SQLITE
 from sexton.verify.workloads.known import WORKLOADS, Asked
 

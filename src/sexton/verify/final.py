@@ -24,7 +24,7 @@ class ReplicaPasses:
         self._ends = ends
         self._waiting = [(log, broker) for log, brokers in sorted(replicas.items()) for broker in sorted(brokers)]
         self._busy: dict[int, tuple[int, int]] = {}
-        """By process: the log that it reads, and the broker."""
+        """The log that each process reads, and the broker it reads from."""
 
     def next(self, process: int) -> Ask | None:
         """For a process that is free. None: nothing is to be asked now. Log by log, so that one that cannot be read

@@ -108,7 +108,7 @@ class Wait:
 
 
 class Processes:
-    """Who is in each thread."""
+    """Which process runs in each thread."""
 
     def __init__(self, threads_count: int, generation: int = 0) -> None:
         """In each thread were so many before."""
@@ -119,10 +119,6 @@ class Processes:
     @property
     def free(self) -> Sequence[int]:
         return [process for process in self._current if process not in self._busy]
-
-    @property
-    def all_free(self) -> bool:
-        return not self._busy
 
     def thread_of(self, process: int) -> int:
         return process % self._count

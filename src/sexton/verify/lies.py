@@ -109,9 +109,8 @@ def batches(records: bytes) -> Iterator[Batch]:
         position = end
 
 
-class _Fetches(Liar):
-    """Changes the whole batches that a fetch returns. Those that stay alone stay as they are: a consumer that gets
-    nothing would only ask again."""
+class _FetchLiar(Liar):
+    """Changes what a fetch returns of each partition."""
 
     def answer(self, request: Request, frame: bytes) -> bytes:
         if request.api_key != FETCH:
@@ -123,7 +122,18 @@ class _Fetches(Liar):
         return with_answer(frame, replace(answer, responses=topics))
 
     def _partition(self, partition: Any) -> Any:
-        found = list(batches(bytes(partition.records or b"")))
+        return self.partition(partition, list(batches(bytes(partition.records or b""))))
+
+    def partition(self, partition: Any, found: list[Batch]) -> Any:
+        """The response for one partition. `found`: the whole batches in it."""
+        raise NotImplementedError
+
+
+class _Fetches(_FetchLiar):
+    """Changes the whole batches that a fetch returns. Those that stay alone stay as they are: a consumer that gets
+    nothing would only ask again."""
+
+    def partition(self, partition: Any, found: list[Batch]) -> Any:
         changed = self.change(found)
         if changed == found:
             return partition
@@ -200,7 +210,7 @@ class LateCommits(Liar):
 
     def __init__(self) -> None:
         self._commits: dict[str, Request] = {}
-        """Of each producer, the last."""
+        """The last commit request of each producer."""
         self._partitions: Counter[str] = Counter()
         """How often a producer's transaction has been given partitions."""
 
@@ -303,23 +313,13 @@ class UnfencedCopiers(Liar):
         return request.with_body(anybody)
 
 
-class OlderLogs(Liar):
+class OlderLogs(_FetchLiar):
     """Some fetches are answered by a replica whose log ends earlier: it knows nothing of the offset asked for."""
 
     def __init__(self) -> None:
         self._fetches = 0
 
-    def answer(self, request: Request, frame: bytes) -> bytes:
-        if request.api_key != FETCH:
-            return frame
-        answer = answer_of(request, frame)
-        topics = tuple(
-            replace(topic, partitions=tuple(map(self._partition, topic.partitions))) for topic in answer.responses
-        )
-        return with_answer(frame, replace(answer, responses=topics))
-
-    def _partition(self, partition: Any) -> Any:
-        found = list(batches(bytes(partition.records or b"")))
+    def partition(self, partition: Any, found: list[Batch]) -> Any:
         if not found or found[0].base_offset < EVERY:
             return partition
         self._fetches += 1
@@ -399,7 +399,7 @@ class StaleWatermarks(Liar):
 
         def told(topic: Any, partition: Any) -> Any:
             place = (isolation, topic.name, partition.partition_index)
-            offset = self._then(place, int(partition.offset))
+            offset = self.then(place, int(partition.offset))
             return replace(partition, offset=type(partition.offset)(offset)) if is_stale else partition
 
         topics = tuple(
@@ -407,7 +407,7 @@ class StaleWatermarks(Liar):
         )
         return with_answer(frame, replace(answer, topics=topics))
 
-    def _then(self, place: tuple[int, str, int], offset: int) -> int:
+    def then(self, place: tuple[int, str, int], offset: int) -> int:
         """What it was five seconds before; the first that is known, if nobody has looked so long ago."""
         now_s = self._now_s()
         seen = self._seen.setdefault(place, deque())

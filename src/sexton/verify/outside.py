@@ -58,7 +58,7 @@ class Outside:
 
     @property
     def node_ids(self) -> Sequence[int]:
-        """All that were there when they were first asked for."""
+        """The brokers that were there when they were first asked for."""
         self._known = self._known or probes.broker_ids(self.bootstrap)
         return self._known
 

@@ -22,7 +22,7 @@ TIMEOUT_MS: Final = 3_000
 
 
 class Seen(NamedTuple):
-    """Of one log, what brokers say of it."""
+    """What brokers report about one log."""
 
     high_watermark: int
     last_stable_offset: int
@@ -151,7 +151,7 @@ def has_kip848(bootstrap: str) -> bool:
 
 
 def delete_topics(bootstrap: str, prefix: str) -> None:
-    """All whose names begin so."""
+    """Deletes all topics whose names begin with the prefix."""
     assert prefix
 
     async def question(client: Client) -> None:

@@ -24,7 +24,7 @@ SESSION = 1
 
 
 READ_BYTES: Final = 1 << 16
-"""At once: what a pipe has room for."""
+"""Bytes in one read: what a pipe has room for."""
 
 
 class _Answers:

@@ -22,7 +22,7 @@ ID_HEADER: Final = "id"
 
 
 def encoded(number: int) -> bytes:
-    """As Java's LongSerializer does."""
+    """Encodes a number as Java's LongSerializer does."""
     return number.to_bytes(8, "big", signed=True)
 
 
@@ -154,7 +154,7 @@ class Reading:
         return moved
 
     def leave(self) -> None:
-        """As who goes in good order."""
+        """Leaves the group orderly, so that others take over at once."""
         with suppress(Exception):
             self.consumer.leave()
 

@@ -43,9 +43,11 @@ from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.known import FAULTS, pointless
 from sexton.verify.generator import Workload
 from sexton.verify.lies import LIES
+from sexton.verify.plan import ACKS_ALL, Plan
 from sexton.verify.report import page
 from sexton.verify.report.page import BEGAN, CLUSTER
-from sexton.verify.runner import ACKS_ALL, Listener, Plan, Runner
+from sexton.verify.run_history import Listener
+from sexton.verify.runner import Runner
 from sexton.verify.sharding import ShardedWorkload, Shards
 from sexton.verify.systems import System
 from sexton.verify.workloads.known import QUEUE, WORKLOADS, Asked
@@ -120,12 +122,12 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
         systems.check_metastore(wanted.system, wanted.metastore)
         systems.check_storage(wanted.system, wanted.storage, plan.faults)
     wanted.directory.mkdir(parents=True, exist_ok=True)
-    workload = _workload(wanted, plan)
+    workload = workload_of(wanted, plan)
     skew_ms = max((FAULTS[fault].skew_ms for fault in plan.faults), default=0)
     more: dict[str, Any] = {}
 
     def describe() -> None:
-        _describe(wanted, plan, workload, skew_ms, more)
+        describe_run(wanted, plan, workload, skew_ms, more)
 
     def began(at_ms: int) -> None:
         more[BEGAN] = at_ms
@@ -207,7 +209,7 @@ def _reach(bootstrap: str) -> None:
 
 
 class Rules(NamedTuple):
-    """By what a history is judged."""
+    """What a history is judged by."""
 
     model: Model = Model.KAFKA
     ignored: frozenset[str] = frozenset()
@@ -264,7 +266,7 @@ def report(directory: Path) -> Path:
     """Writes the page of a run again, from what its directory has."""
     results = directory / RESULTS
     if not results.exists():
-        raise NotAHistoryError("nobody has judged it", str(directory), f"Judge it: sexton verify check {directory}")
+        raise NotAHistoryError("it has not been judged", str(directory), f"Judge it: sexton verify check {directory}")
     loaded = load(directory)
     found = Description(loaded.run, _description(directory).more)
     return page.write(directory, flat.to_ops(loaded.history), found, json.loads(results.read_bytes()))
@@ -280,7 +282,7 @@ def write_results(directory: Path, judgement: Judgement) -> None:
     (directory / RESULTS).write_text(json.dumps(judgement.to_json(), indent=1) + "\n")
 
 
-def _workload(wanted: Wanted, plan: Plan) -> Workload:
+def workload_of(wanted: Wanted, plan: Plan) -> Workload:
     asked = replace(wanted.asked, forgets_at_once=Grave.name in plan.faults)
     workload = WORKLOADS[wanted.workload].make(asked, random.Random(plan.seed + 2))
     return ShardedWorkload(wanted.workload, asked, workload) if plan.shards else workload
@@ -342,7 +344,7 @@ def digest(plan: Plan, asked: Asked) -> str:
     return hashlib.sha256(canonical_json(choices).encode()).hexdigest()[:DIGEST_CHARS]
 
 
-def _describe(
+def describe_run(
     wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int, found: Mapping[str, Any] | None = None
 ) -> None:
     """`found`: what is more, and was not before it began."""

@@ -15,35 +15,34 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sexton.errors import SextonError
 from sexton.harness.cluster import Cluster
 from sexton.history import flat
 from sexton.history.lines import Writer
 from sexton.history.load import LINES, load
-from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Type
+from sexton.history.op import HEAL, UNKNOWN, Ext, F, Op, Poll, Type
 from sexton.verify import probes, samples
-from sexton.verify.clients import known as clients
-from sexton.verify.clients.base import Place, Settings
-from sexton.verify.clients.known import PLAIN
-from sexton.verify.faults.base import Fault, Scene, Told, heal
-from sexton.verify.faults.known import FAULTS
-from sexton.verify.faults.late import LATE
-from sexton.verify.faults.schedule import Act, Kind, schedule, without
+from sexton.verify.clients.base import Place
+from sexton.verify.faults.base import Scene, Told, heal
+from sexton.verify.faults.schedule import Act, without
 from sexton.verify.final import ReplicaPasses, replica_ext
-from sexton.verify.generator import NS, Ask, Generator, Needs, Processes, Question, Workload
+from sexton.verify.generator import NS, Ask, Generator, Processes, Question, Workload
 from sexton.verify.interrupts import Interrupts
+from sexton.verify.nemesis import Nemesis
 from sexton.verify.outside import Outside, fault
 from sexton.verify.placing import Placing
+from sexton.verify.plan import FETCHES, Plan, options_of
 from sexton.verify.probes import Seen
 from sexton.verify.process import ClientProcess
 from sexton.verify.reading import POLL_S
+from sexton.verify.run_history import Listener, RunHistory
 from sexton.verify.samples import Sample
-from sexton.verify.session import Completion, Options
+from sexton.verify.session import Completion
 from sexton.verify.systems import System
 
 if TYPE_CHECKING:
@@ -62,153 +61,16 @@ PROBED_LOGS_MAX: Final = 12
 AFTERMATH_NS: Final = 5 * NS
 """Operations go on for so long after the last fault has ended: some end with a cluster that is worth looking at."""
 
-ACKS_ALL: Final = "all"
 BY_SHARDS: Final = 1 << 20
 """More clients than shards can have in a thread, one after the other."""
 
 SHARDS_END_NS: Final = 40 * NS
 """For shards to come to their ends: longer than a client may take for one operation, but for one that hangs."""
 
-POLL_MIN_S: Final = 0.001
 PIECE: Final = "piece-leader.jsonl"
 INTERRUPTED: Final = "interrupted: heals, reads, judges"
 WHOLE_S: Final = 60
 TICK_S: Final = 0.05
-
-FETCH_WAIT_MS: Final = 100
-MIN_BYTES: Final = "fetch.min.bytes"
-
-FETCHES: Final[Sequence[Settings]] = tuple(
-    {"max.partition.fetch.bytes": most, MIN_BYTES: least, "fetch.max.wait.ms": FETCH_WAIT_MS}
-    for most, least in ((500, 400), (1 << 20, 1), *[(5_000, 4_000), (1 << 20, 20_000)] * 2)
-)
-"""One of these for each client, so that batches are cut off in many ways. Most are patient: who asks for whatever there
-is asks again after each record that somebody writes, and if all did, brokers would do little else. Not those that read
-whole logs: they would wait at the end of each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a run is, beside its workload and its system. With the workload's own choices, all of it follows from the
-    seed."""
-
-    seed: int
-    concurrency: int = 6
-    rate: float = 1_000.0
-    """Operations a second, at most."""
-    calm_ns: int = 5 * NS
-    main_ns: int = 60 * NS
-    final_ns: int = 200 * NS
-    period_ns: int = 30 * NS
-    interval_ns: int = 10 * NS
-    faults: tuple[str, ...] = ()
-    clients: tuple[str, ...] = ("confluent-kafka",)
-    crash_every_ns: int = 0
-    topic_prefix: str = ""
-    isolation: str = "read_committed"
-    transaction_timeout_ms: int = 1_000
-    late: tuple[str, ...] = tuple(LATE)
-    """Which requests come late, where `late` is among the faults."""
-    acks: str = ACKS_ALL
-    is_idempotent: bool = True
-    client_settings: Mapping[str, str] = field(default_factory=dict)
-    """On top of all others, as `known.split` takes them."""
-    aborts_after_timeout: bool = False
-    rewinds: bool = True
-    shares_transactional_ids: bool = False
-    """Whether every two clients have one between them, and fence each other."""
-    fault_command: str = ""
-    """Of a cluster that is not ours: what its owner breaks and mends it with."""
-    left_out: tuple[int, ...] = ()
-    """Episodes of the schedule of faults that do not happen."""
-    shards: int = 0
-    """Processes that decide for themselves what they do. 0: whoever leads decides everything."""
-
-    def schedule(self) -> list[Act]:
-        """All of it."""
-        return schedule(
-            [Kind(name, FAULTS[name].targets, FAULTS[name].is_steady) for name in self.faults],
-            random.Random(self.seed + 1),
-            begin_ns=self.calm_ns,
-            end_ns=self.calm_ns + self.main_ns,
-            period_ns=self.period_ns,
-            interval_ns=self.interval_ns,
-        )
-
-    @property
-    def threads_count(self) -> int:
-        """With the one that looks at brokers."""
-        return self.concurrency + 1
-
-    @property
-    def readers_count(self) -> int:
-        """Who read everything at the end."""
-        return self.shards or self.concurrency
-
-    @property
-    def poll_s(self) -> float:
-        """No longer than an operation may take if the rate is to be kept."""
-        return max(min(POLL_S, self.concurrency / self.rate), POLL_MIN_S)
-
-    @property
-    def patience_ms(self) -> int:
-        """How long a transaction may take."""
-        return max([self.transaction_timeout_ms, *(FAULTS[name].transaction_timeout_ms for name in self.faults)])
-
-    def producer_settings(self, client: str) -> Settings:
-        known = clients.client_of(client)
-        found = dict(known.producer)
-        if any(FAULTS[name].needs_impatience for name in self.faults):
-            found |= known.impatient
-        if self.acks != ACKS_ALL:
-            found["acks"] = int(self.acks)
-        if not self.is_idempotent:
-            found["enable.idempotence"] = False
-        return {**found, **clients.split(self.client_settings)[0]}
-
-    def consumer_settings(self, client: str, needed: Settings, *, speaks_kip848: bool) -> Settings:
-        known = clients.consumer_settings(client, speaks_kip848=speaks_kip848)
-        return {**known, **needed, **clients.split(self.client_settings)[1]}
-
-    def transactional_id(self, thread: int, process: int) -> str:
-        number = f"shared-{thread // 2}" if self.shares_transactional_ids else str(process)
-        return f"{self.topic_prefix}{self.seed}-{number}"
-
-
-class Listener(Protocol):
-    """Who tells a person how far it is."""
-
-    def phase(self, name: str) -> None: ...
-
-    def progress(self, now_ns: int, counts: Mapping[Type, int]) -> None:
-        """Once a second."""
-
-    def fault(self, what: str) -> None: ...
-
-
-@dataclass(slots=True)
-class _History:
-    """Numbers and stamps operations, as they happen."""
-
-    writer: Writer
-    now_ns: Callable[[], int]
-    ops: list[Op] = field(default_factory=list)
-    counts: dict[Type, int] = field(default_factory=dict)
-
-    def next(self) -> tuple[int, int]:
-        """Of an operation that is added at once: its index, and when it happened."""
-        return len(self.ops), self.now_ns()
-
-    def write(self, process: int, type_: Type, f: str, **more: Any) -> Op:
-        return self.add(Op(*self.next(), process=process, type=type_, f=f, **more))
-
-    def add(self, op: Op) -> Op:
-        assert op.index == len(self.ops)
-        self.ops.append(op)
-        self.writer.write(op, op.time_ns)
-        if op.process != NEMESIS:
-            self.counts[op.type] = self.counts.get(op.type, 0) + 1
-        return op
 
 
 @dataclass(slots=True)
@@ -254,7 +116,7 @@ class _Going:
         self._pool = pool
         self.interrupts = Interrupts()
         self._start_ns = time.monotonic_ns()
-        self.history = _History(writer, self._now)
+        self.history = RunHistory(writer, self._now)
         self._start_shards = runner.start_shards
         self._began = runner.began
         self._shards: Shards | None = None
@@ -262,12 +124,11 @@ class _Going:
         self._prober = self._processes.free[-1]
         """The last thread's only process."""
         self._clients: dict[int, _Client] = {}
-        """By thread."""
+        """Clients, by thread."""
         self._selector = selectors.DefaultSelector()
         self._placing = Placing(self.workload, self.system, self.plan.topic_prefix)
         self._places = self._placing.places
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
-        self._faults: dict[str, Fault] = {}
         self._is_healing = threading.Event()
         self._is_closed = threading.Event()
         outside: Any = Outside(self.system.bootstrap)
@@ -282,20 +143,19 @@ class _Going:
             own_proxy=self.system.proxy,
             late=self.plan.late,
         )
-        self._faults = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
+        faults = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
+        self._nemesis = Nemesis(faults, self.history, pool, self._listener)
         self._acts: list[Act] = []
-        """To come, the next one last."""
+        """Acts to come, the next one last."""
         self._end_ns = 0
         self._is_calm = True
-        self._nemesis: Future[Told] | None = None
-        self._act: Op | None = None
         self._probe: Future[_Looked] | None = None
         self.samples: list[Sample] = []
         self._probe_ns = 0
         self._told_ns = 0
         self._hang_ns = HANG_NS
         self._last: dict[int, Op] = {}
-        """By process, its newest completion."""
+        """The newest completion of each process."""
 
     def _now(self) -> int:
         return time.monotonic_ns() - self._start_ns
@@ -367,28 +227,28 @@ class _Going:
             self._turn(0)
         lost = sorted(set(range(self.plan.shards)) - shards.is_told)
         if lost:
-            self._listener.fault(f"shards that have not told what they wrote: {', '.join(map(str, lost))}")
+            self._listener.fault(f"shards that did not report what they wrote: {', '.join(map(str, lost))}")
         shards.close()
 
     def _advance(self) -> None:
         """Faults, as they are scheduled. As long as there are some, the end is not near."""
-        if self._acts or self._nemesis is not None:
+        if self._acts or self._nemesis.is_busy:
             self._end_ns = max(self._end_ns, self._now() + AFTERMATH_NS)
         if self._is_calm and self._now() >= self.plan.calm_ns:
             self._is_calm = False
-            self._listener.phase("faults" if self._faults else "main")
-        if self._acts and self._acts[-1].at_ns <= self._now() and self._nemesis is None:
-            self._begin_act(self._acts.pop())
+            self._listener.phase("faults" if self._nemesis.faults else "main")
+        if self._acts and self._acts[-1].at_ns <= self._now() and not self._nemesis.is_busy:
+            self._nemesis.begin_act(self._acts.pop())
 
     def _heal(self) -> None:
         """Whatever happens: what was broken is mended."""
         self._stop_shards()
         self._listener.phase("heals")
         self._is_healing.set()
-        self._wait(lambda: self._nemesis is None)
-        if self._faults:
-            self._begin(HEAL, {}, self._heal_all)
-            self._wait(lambda: self._nemesis is None)
+        self._wait(lambda: not self._nemesis.is_busy)
+        if self._nemesis.faults:
+            self._nemesis.begin(HEAL, {}, self._heal_all)
+            self._wait(lambda: not self._nemesis.is_busy)
         self._hang_ns = HEALED_HANG_NS
         self._wait(lambda: all(client.asked is None for client in self._clients.values()))
         self._hang_ns = HANG_NS
@@ -401,7 +261,7 @@ class _Going:
     def _heal_all(self) -> Told:
         cluster = self.system.cluster
         try:
-            heal(self._faults.values())
+            heal(self._nemesis.faults.values())
         finally:
             told = Told() if cluster is None else self._bring_back(cluster)
         return told
@@ -459,7 +319,7 @@ class _Going:
         try:
             found = told.result()
         except SextonError as error:
-            self._listener.fault(f"nobody says who has which log: {error}")
+            self._listener.fault(f"cannot find out which brokers have which log: {error}")
             self._tell_unread([(log, UNKNOWN) for log in sorted(places)])
             return
         known = {log: found[place] for log, place in places.items() if place in found}
@@ -467,7 +327,7 @@ class _Going:
         replicas = {log: (each.leader,) if is_cloud else each.replicas for log, each in known.items()}
         passes = ReplicaPasses(replicas, self.workload.final().offsets)
         asked_before: dict[int, Op | None] = {}
-        """By process that was asked for one: its completion before."""
+        """For each process that was asked for a pass: its completion before that."""
         while passes.left and self._now() < deadline_ns:
             for process in [each for each, before in asked_before.items() if self._last.get(each) is not before]:
                 passes.completed(self._last[process])
@@ -500,7 +360,7 @@ class _Going:
             if client.asked is not None and now_ns - client.asked.time_ns > self._hang_ns:
                 client.at.end()
                 self._completed(client, Completion(type=Type.INFO, error="it has not answered, and was killed"))
-        self._take_act()
+        self._nemesis.take()
         self._look(now_ns)
         self.history.writer.tick(now_ns)
         if now_ns - self._told_ns >= NS:
@@ -588,36 +448,6 @@ class _Going:
         busy = [client for client in clients if client.asked is not None and client.asked.f in (F.TXN, F.EOS)]
         return [client.at for client in busy or clients]
 
-    def _begin_act(self, act: Act) -> None:
-        its = self._faults[act.fault]
-        ext = {str(Ext.PHASE): "start" if act.begins else "stop", "target": str(act.target)}
-        self._begin(act.fault, ext, (lambda: its.begin(act)) if act.begins else its.end)
-
-    def _begin(self, f: str, ext: Mapping[str, Any], action: Callable[[], Told]) -> None:
-        self._act = self.history.write(NEMESIS, Type.INVOKE, f, ext=ext)
-        self._nemesis = self._pool.submit(action)
-
-    def _take_act(self) -> None:
-        if self._nemesis is None or not self._nemesis.done():
-            return
-        future, asked = self._nemesis, self._act
-        self._nemesis = None
-        assert asked is not None
-        error = ""
-        told = Told()
-        try:
-            told = future.result()
-        except (SextonError, OSError) as failed:  # of a disk that another fault has broken, for one
-            error = str(failed)
-        ext = {**asked.ext, **told.ext, "value": list(told.hit)}
-        if asked.ext.get(Ext.PHASE) == "start" and not told.hit:
-            del ext[str(Ext.PHASE)]  # nobody was there to be hit: no fault is in force
-        index, now_ns = self.history.next()
-        self.history.add(replace(asked, index=index, time_ns=now_ns, type=Type.INFO, error=error, ext=ext))
-        more = [f"{name} {value}" for name, value in told.ext.items()]
-        words = [asked.f, str(asked.ext.get(Ext.PHASE, "")), *map(str, told.hit), *more, error.partition("\n")[0]]
-        self._listener.fault(" ".join(filter(None, words)))
-
     # -- looks at the brokers
 
     def _look(self, now_ns: int) -> None:
@@ -645,9 +475,7 @@ class _Going:
         self._selector.close()
         self._is_healing.set()
         self._is_closed.set()
-        if self._nemesis is not None:
-            wait([self._nemesis])  # a fault does one thing at a time
-        heal(self._faults.values())
+        self._nemesis.close()
         self.history.writer.flush()
 
 
@@ -665,33 +493,6 @@ def _look_at(system: System, places: Mapping[int, Place], now_ns: int) -> _Looke
     except SextonError as failed:
         return _Looked(found, {}, str(failed).partition("\n")[0])
     return _Looked([*found, *samples.of_logs(seen, now_ns)], seen, "")
-
-
-def options_of(
-    plan: Plan, system: System, needs: Needs, client: str, thread: int, process: int, fetch: Settings
-) -> Options:
-    """Of a process's client."""
-    known = clients.client_of(client)
-    return Options(
-        driver=known.driver,
-        bootstrap=system.clients_bootstrap,
-        transactional_id=plan.transactional_id(thread, process),
-        group=f"{plan.topic_prefix}{plan.seed}{needs.group}",
-        isolation=plan.isolation,
-        transaction_timeout_ms=plan.patience_ms,
-        poll_s=plan.poll_s,
-        producer=plan.producer_settings(client),
-        plain_producer=PLAIN if needs.has_plain_producer and known.has_retries else {},
-        consumer=plan.consumer_settings(
-            client,
-            {**fetch, **needs.consumer},
-            speaks_kip848=needs.speaks_kip848 and system.has_kip848,
-        ),
-        fresh_consumer={} if MIN_BYTES in plan.client_settings else {MIN_BYTES: 1},
-        has_generation=needs.has_generation,
-        aborts_after_timeout=plan.aborts_after_timeout,
-        rewinds=plan.rewinds,
-    )
 
 
 def _wait_until_whole(bootstrap: str, topics: Sequence[str], is_over: threading.Event) -> bool:

@@ -30,7 +30,7 @@ PAUSE_S: Final = 0.1
 
 @dataclass(slots=True)
 class Scanned:
-    """As far as it came."""
+    """The result of a scan, as far as it came."""
 
     replica: int = UNKNOWN
     """The broker that was read."""

@@ -29,7 +29,9 @@ from sexton.verify.faults.partition import Partition
 from sexton.verify.faults.processes import Kill
 from sexton.verify.generator import NS
 from sexton.verify.lies import LIES, Lie
-from sexton.verify.runner import ACKS_ALL, INTERRUPTED, Listener, Plan
+from sexton.verify.plan import ACKS_ALL, Plan
+from sexton.verify.run_history import Listener
+from sexton.verify.runner import INTERRUPTED
 from sexton.verify.systems import INDEPENDENT, SEXTON, TOPIC_PREFIX
 from sexton.verify.workloads.known import EOS, QUEUE, TABLE, Asked
 
@@ -110,7 +112,7 @@ def counted(judgement: Judgement) -> set[str]:
 
 
 class Silent:
-    """Nobody is told how far a run is."""
+    """A listener that shows nothing."""
 
     def phase(self, name: str) -> None:
         pass

@@ -141,11 +141,11 @@ class Session:
         self._missing: dict[str, Topics] = {}
         """Topics that are to be made."""
         self._topics: set[str] = set()
-        """Those that are there."""
+        """Topics that exist."""
         self._producers: dict[str, Producer] = {}
-        """By transactional id."""
+        """Producers, by transactional id."""
         self._zombie: Producer | None = None
-        """In a transaction: one that has a successor."""
+        """A producer that is in a transaction although it has a successor."""
         self._failures_count = 0
         """Of transactions, since the last that did not fail."""
         self._reading: Reading | None = None
@@ -182,7 +182,7 @@ class Session:
         self._places |= places
         self._missing |= {topic: wanted for topic, wanted in topics.items() if topic not in self._topics}
         if self._missing:
-            self._create_topics()
+            self.create_topics()
 
     def end(self) -> None:
         """Without notice, as far as that can be had of a client whose process goes on."""
@@ -191,7 +191,7 @@ class Session:
         if self._reading is not None:
             self._reading.close()
 
-    def _create_topics(self) -> None:
+    def create_topics(self) -> None:
         admin = self._driver.Admin(self._options.bootstrap)
         try:
             for topic, wanted in sorted(self._missing.items()):

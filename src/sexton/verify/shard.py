@@ -32,8 +32,8 @@ from sexton.verify.clients.base import FATAL, FENCED, Failure, Refused, Settings
 from sexton.verify.generator import NS, Ask, Generator, Question
 from sexton.verify.outcomes import is_refused
 from sexton.verify.placing import Placing
+from sexton.verify.plan import FETCHES, Plan, options_of
 from sexton.verify.reading import content_of
-from sexton.verify.runner import FETCHES, Plan, options_of
 from sexton.verify.session import Completion, Session
 from sexton.verify.systems import System
 from sexton.verify.workloads.known import WORKLOADS, Asked
@@ -66,7 +66,7 @@ class ShardOptions:
     workload: str
     asked: Asked
     path: Path
-    """Of its piece of the history."""
+    """Path of the shard's piece of the history."""
 
 
 @dataclass(slots=True)

@@ -17,20 +17,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import sexton
 from sexton.history.op import F, Log, Op, Type
 from sexton.verify.clients import known
 from sexton.verify.generator import Ask, Needs, Topic, Workload
-from sexton.verify.runner import Plan
+from sexton.verify.plan import Plan
 from sexton.verify.shard import ShardOptions
 from sexton.verify.systems import System
 from sexton.verify.workloads.common import Ends
 from sexton.verify.workloads.known import Asked
-
-END_S: Final = 30.0
-"""For a shard to come to its end: one whose client hangs is killed then."""
 
 
 class ShardedWorkload:
@@ -73,7 +70,7 @@ class ShardedWorkload:
         self._ends.completed(op)
 
     def told(self, what: Mapping[str, Any]) -> None:
-        """By a shard, at its end."""
+        """Called with what a shard reports at its end."""
         self._used.update(what["logs"])
         self._f = F(what["f"])
         for log in what["logs"]:
@@ -142,7 +139,7 @@ class ShardProcess:
 
 
 class Shards:
-    """All of them, from their start to their end."""
+    """All shards of a run, from their start to their end."""
 
     def __init__(self, workload: ShardedWorkload, system: System, plan: Plan, directory: Path) -> None:
         self._workload = workload
@@ -167,7 +164,7 @@ class Shards:
 
     @property
     def counts(self) -> Mapping[Type, int]:
-        """By type of operation, of all."""
+        """Operations of all shards, by type."""
         return {type_: sum(shard.counts.get(type_.name, 0) for shard in self._all) for type_ in Type}
 
     @property
@@ -182,7 +179,7 @@ class Shards:
 
     @property
     def left(self) -> list[int]:
-        """Those that have not ended."""
+        """Shards that have not ended."""
         return [key.fileobj.number for key in self._selector.get_map().values()]  # type: ignore[union-attr]
 
     def take(self, timeout_s: float) -> list[int]:

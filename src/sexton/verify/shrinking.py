@@ -15,13 +15,13 @@ from sexton.errors import SextonError
 from sexton.simulate.shrink import smallest
 from sexton.verify.faults.schedule import Episode, episodes
 from sexton.verify.generator import NS
-from sexton.verify.runner import Plan
+from sexton.verify.plan import Plan
 
 TIME_MIN_NS: Final = NS
 """Below that a run is mostly its beginning and its end."""
 
 PROCESSES_MIN: Final = 2
-"""Who sends, and who polls."""
+"""One process that sends, and one that polls."""
 
 _TRIES: Final = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
@@ -117,7 +117,7 @@ def _by_faults(shows: Callable[[Plan], bool]) -> Callable[[Plan], Iterator[Plan]
 
 
 def described(plan: Plan) -> list[str]:
-    """For people, one line each."""
+    """Describes the plan for people: its size, then a line for each episode."""
     lines = [f"{plan.main_ns / NS:g} s, {plan.concurrency} processes, seed {plan.seed}"]
     for each in kept(plan):
         span = f"{each.begin.at_ns / NS:.1f} s to {each.end.at_ns / NS:.1f} s"

@@ -67,7 +67,7 @@ class Done:
 def cells(system: str, storage: str = LOCAL, *, is_quick: bool = False) -> list[Cell]:
     """By workload. A fault that this machine or system cannot have is left out, and one that would hit nothing."""
     unstored = (Store.name,) if storage == LOCAL else (Grave.name,)
-    able = [name for name in FAULTS if name not in unstored and _is_able(name, system)]
+    able = [name for name in FAULTS if name not in unstored and is_able(name, system)]
     found = []
     for workload, known in WORKLOADS.items():
         for way in (False, True) if workload in WITH_OR_WITHOUT else (known.always_in_transactions,):
@@ -79,7 +79,7 @@ def cells(system: str, storage: str = LOCAL, *, is_quick: bool = False) -> list[
     return found
 
 
-def _is_able(name: str, system: str) -> bool:
+def is_able(name: str, system: str) -> bool:
     try:
         FAULTS[name].check(system)
     except SextonError:

@@ -125,13 +125,13 @@ def test_a_directory_that_another_task_made_is_flushed_all_the_same(
 ) -> None:
     """That one may have died before it did: after a power loss a committed object would be gone with its directory."""
     flushed: list[str] = []
-    flush = blocking._flush_directory
+    flush = blocking.flush_directory
 
     def noted(directory: str) -> None:
         flushed.append(os.path.relpath(directory, tmp_path))
         flush(directory)
 
-    monkeypatch.setattr(blocking, "_flush_directory", noted)
+    monkeypatch.setattr(blocking, "flush_directory", noted)
     (tmp_path / KEY).parent.mkdir(parents=True)
     store = folder_store(tmp_path)
     for name in ("one", "other"):
@@ -179,5 +179,5 @@ def test_a_store_that_is_away_is_asked_a_few_times_and_then_fails_the_task(monke
         raise StoreUnavailableError("away", "here")
 
     with pytest.raises(StoreUnavailableError):
-        blocking._patiently(away)
+        blocking.patiently(away)
     assert len(asked) == blocking.ATTEMPTS_MAX

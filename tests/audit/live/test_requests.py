@@ -47,7 +47,7 @@ def answered(**fields: object) -> object:
         "records": None,
         **fields,
     }
-    return asking._answer(PEER, "t", SimpleNamespace(**part))  # type: ignore[arg-type]
+    return asking.answer_of(PEER, "t", SimpleNamespace(**part))  # type: ignore[arg-type]
 
 
 def test_a_broker_that_sends_readers_elsewhere_does_not_count_as_one_with_nothing() -> None:

@@ -1,111 +1,55 @@
-"""A broker with groups: the admin tests' broker, a group service whose log is in memory, requests as clients send them.
-
-Answers go through the real encoder and back, in every version, so that a field that does not exist or has the wrong
-type is noticed.
-"""
+"""A real broker that coordinates groups (`tests.broker.serving`), and requests as clients send them."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import random
-from collections.abc import AsyncIterator, Sequence
-from types import ModuleType, SimpleNamespace
+import uuid
+from types import ModuleType
 from typing import Any
 
-from sexton.broker.network.request import Request
-from sexton.coordinators.groups.service import GroupService
-from sexton.coordinators.groups.view_topics import ViewTopics
-from sexton.coordinators.log import EndMarker
-from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol import embedded
-from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
-from sexton.settings.broker import GroupSettings
-from sexton.types import ProducerIdAndEpoch
-from tests.broker.api.admin_broker import OWN_ID, FakeBroker, broker_in_a_cluster, encode
+from tests.broker.serving import OTHER_IDS, Client, ManualClock, ServingBroker
 
 DELAY_MS = 5
+"""Before a new group's first rebalance."""
 
 
-class LoopClock:
+class RunningClock(ManualClock):
+    """The loop's own time: rebalances wait."""
+
     def now_ms(self) -> int:
-        return 1_700_000_000_000 + self.monotonic_ms()
+        return self.ms + self.monotonic_ms()
 
     def monotonic_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
 
-class MemoryLog:
-    """Commits at once; nobody reads it again."""
-
-    async def append(self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
-        await asyncio.sleep(0)
-
-    async def append_in_transaction(
-        self, owner: ProducerIdAndEpoch, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
-    ) -> None:
-        await asyncio.sleep(0)
-
-    async def append_marker(self, marker: EndMarker, now_ms: int) -> None:
-        await asyncio.sleep(0)
-
-    def check_owner(self, owner: ProducerIdAndEpoch) -> None:
-        """Everybody is who they say."""
-
-    def check_marker(self, marker: EndMarker) -> bool:
-        return True
-
-    def check_writable(self) -> None:
-        """It always is."""
-
-    async def read(self) -> AsyncIterator[bytes]:
-        nothing: list[bytes] = []
-        for data in nothing:
-            yield data
-
-
-class GroupsBroker:
-    """What the group APIs see of a broker."""
-
-    def __init__(self, inner: FakeBroker, settings: GroupSettings) -> None:
-        self.inner = inner
-        self.view = inner.view
-        self.config = inner.config
-        self.clock = LoopClock()
-        self.groups = GroupService(
-            self.clock,
-            random.Random(5),
-            settings,
-            ViewTopics(self.view),
-            lambda: self.view.partitions_count(OFFSETS_TOPIC),
-        )
-        self.creations: list[str] = []
-
-    async def ensure_internal_topic(self, name: str) -> None:
-        self.creations.append(name)
-        await self.inner.add_topic(name, (OWN_ID,), (2,), (3,))
+class GroupsBroker(ServingBroker):
+    clock_class = RunningClock
 
     async def ask(self, api: ModuleType, version: int | None = None, **body: Any) -> Any:
-        """Sends a request as a client would and returns kio's entity of the answer."""
-        version = api.VERSIONS[1] if version is None else version
-        entity = request_reader(api.API_KEY, version)(encode(request_type(api.API_KEY, version), body), 0)
-        connection: Any = SimpleNamespace(peer="127.0.0.1:55555")
-        request = Request(api.API_KEY, version, 1, "app", entity, connection)
-        answer = api.handle(self, request)
-        if inspect.isawaitable(answer):
-            answer = await answer
-        return response_reader(api.API_KEY, version)(encode(response_type(api.API_KEY, version), answer), 0)
+        """Over a connection of its own: others do not wait while it is parked."""
+        client = Client(self, "127.0.0.1:55555")
+        client.client_id = "app"
+        return await client.call(api.API_KEY, api.VERSIONS[1] if version is None else version, body)
 
 
-async def groups_broker(**settings: int) -> GroupsBroker:
-    """Keeps every group itself; has the topics `t` (two partitions) and `u` (one)."""
-    inner = await broker_in_a_cluster(3)
-    made = GroupsBroker(inner, GroupSettings(group_initial_rebalance_delay_ms=DELAY_MS, **settings))  # type: ignore[arg-type]
-    await inner.add_topic(OFFSETS_TOPIC, (OWN_ID,))
-    await inner.add_topic("t", (OWN_ID,), (OWN_ID,))
-    await inner.add_topic("u", (OWN_ID,))
-    await made.groups.load(0, MemoryLog())
-    return made
+async def in_a_cluster(**settings: str | int) -> GroupsBroker:
+    """One of three brokers, with the topics `t` (two partitions) and `u` (one)."""
+    broker = GroupsBroker(None, None, None, group_initial_rebalance_delay_ms=DELAY_MS, **settings)
+    await broker.start()
+    for broker_id in OTHER_IDS:
+        await broker.add_broker(broker_id)
+    await broker.add_topic("t", uuid.UUID(int=1), 2)
+    await broker.add_topic("u", uuid.UUID(int=2))
+    return broker
+
+
+async def groups_broker() -> GroupsBroker:
+    """Coordinates every group itself."""
+    broker = await in_a_cluster()
+    await broker.coordinate_groups()
+    return broker
 
 
 def subscription(*topics: str) -> bytes:

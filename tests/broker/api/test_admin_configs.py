@@ -13,18 +13,18 @@ from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode
 from sexton.settings.broker import BROKER_SETTINGS
 from sexton.settings.topic import TOPIC_SETTINGS
-from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster
+from tests.broker.api.admin_broker import AdminBroker, broker_in_a_cluster
 
 TOPIC, BROKER, GROUP = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP
 
 
-async def describe(broker: FakeBroker, kind: int, name: str, *keys: str, version: int = 4, **more: Any) -> Any:
+async def describe(broker: AdminBroker, kind: int, name: str, *keys: str, version: int = 4, **more: Any) -> Any:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys or None}
     answer = await broker.ask(describe_configs, version, resources=[resource], **more)
     return answer.results[0]
 
 
-async def change(broker: FakeBroker, kind: int, name: str, *entries: Any, version: int = 1, **more: Any) -> Any:
+async def change(broker: AdminBroker, kind: int, name: str, *entries: Any, version: int = 1, **more: Any) -> Any:
     """Entries are (name, value) to set, or (name, value, operation)."""
     configs = [
         {"name": entry[0], "value": entry[1], "config_operation": entry[2] if len(entry) > 2 else Operation.SET}
@@ -35,13 +35,13 @@ async def change(broker: FakeBroker, kind: int, name: str, *entries: Any, versio
     return answer.responses[0]
 
 
-async def replace_all(broker: FakeBroker, kind: int, name: str, **settings: str | None) -> Any:
+async def replace_all(broker: AdminBroker, kind: int, name: str, **settings: str | None) -> Any:
     configs = [{"name": key.replace("_", "."), "value": value} for key, value in settings.items()]
     resource = {"resource_type": kind, "resource_name": name, "configs": configs}
     return (await broker.ask(alter_configs, 2, resources=[resource])).responses[0]
 
 
-async def listed(broker: FakeBroker, *kinds: int) -> list[tuple[int, str]]:
+async def listed(broker: AdminBroker, *kinds: int) -> list[tuple[int, str]]:
     answer = await broker.ask(list_config_resources, 1, resource_types=kinds)
     assert answer.error_code is ErrorCode.none
     return [(found.resource_type, found.resource_name) for found in answer.config_resources]
@@ -53,7 +53,7 @@ async def listed(broker: FakeBroker, *kinds: int) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_all_settings_of_a_topic_are_described(version: int) -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,), retention_ms="5")
+    await broker.make_topic("t", (1,), retention_ms="5")
     found = {config.name: config for config in (await describe(broker, TOPIC, "t", version=version)).configs}
     assert sorted(found) == sorted(s.name for s in TOPIC_SETTINGS.values() if not s.is_broker_only)
     assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("5", 1)
@@ -66,7 +66,7 @@ async def test_all_settings_of_a_topic_are_described(version: int) -> None:
 
 async def test_synonyms_and_documentation_are_told_to_those_who_ask() -> None:
     broker = await broker_in_a_cluster(log_segment_bytes="2000000")
-    await broker.add_topic("t", (1,), segment_bytes="1000000")
+    await broker.make_topic("t", (1,), segment_bytes="1000000")
     described = await describe(broker, TOPIC, "t", "segment.bytes", include_synonyms=True, include_documentation=True)
     (config,) = described.configs
     assert [(s.name, s.value, s.source) for s in config.synonyms] == [
@@ -134,7 +134,7 @@ async def test_what_cannot_be_described_or_changed_is_refused(kind: int, name: s
 @pytest.mark.parametrize("version", [0, 1])
 async def test_settings_are_set_and_removed_one_by_one(version: int) -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,), retention_ms="5", segment_ms="6")
+    await broker.make_topic("t", (1,), retention_ms="5", segment_ms="6")
     made = await change(
         broker, TOPIC, "t", ("retention.ms", "7"), ("segment.ms", None, Operation.DELETE), version=version
     )
@@ -145,7 +145,7 @@ async def test_settings_are_set_and_removed_one_by_one(version: int) -> None:
 
 async def test_a_list_grows_and_shrinks_from_its_default() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
+    await broker.make_topic("t", (1,))
     await change(broker, TOPIC, "t", ("cleanup.policy", "compact", Operation.APPEND))
     assert broker.view.settings_of(ConfigScope.TOPIC, "t") == {"cleanup.policy": "delete,compact"}
     await change(broker, TOPIC, "t", ("cleanup.policy", "delete,nothing", Operation.SUBTRACT))
@@ -154,7 +154,7 @@ async def test_a_list_grows_and_shrinks_from_its_default() -> None:
 
 async def test_two_who_append_to_the_same_list_at_once_both_get_their_part_in() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
+    await broker.make_topic("t", (1,))
     name = "leader.replication.throttled.replicas"
 
     async def other_is_faster() -> None:
@@ -167,7 +167,7 @@ async def test_two_who_append_to_the_same_list_at_once_both_get_their_part_in() 
 
 async def test_settings_are_replaced_as_a_whole_by_the_old_api() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,), retention_ms="5", segment_ms="6")
+    await broker.make_topic("t", (1,), retention_ms="5", segment_ms="6")
     assert (await replace_all(broker, TOPIC, "t", segment_ms="8")).error_code is ErrorCode.none
     assert broker.view.settings_of(ConfigScope.TOPIC, "t") == {"segment.ms": "8"}
     assert (await replace_all(broker, TOPIC, "t", segment_ms=None)).error_code is ErrorCode.invalid_request
@@ -195,19 +195,19 @@ async def test_a_change_that_cannot_be_changes_nothing(
     kind: int, name: str, entries: list[Any], code: ErrorCode, message: str
 ) -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
-    revision = broker.view.revision
+    await broker.make_topic("t", (1,))
+    changes_count = broker.metastore.changes_count
     for validate_only in (True, False):
         made = await change(broker, kind, name, *entries, validate_only=validate_only)
         assert made.error_code is code
         assert message in made.error_message
     await broker.catch_up()
-    assert broker.view.revision == revision
+    assert broker.metastore.changes_count == changes_count
 
 
 async def test_validation_alone_changes_nothing() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
+    await broker.make_topic("t", (1,))
     made = await change(broker, TOPIC, "t", ("retention.ms", "1"), validate_only=True)
     assert made.error_code is ErrorCode.none
     assert broker.view.settings_of(ConfigScope.TOPIC, "t") == {}
@@ -215,7 +215,7 @@ async def test_validation_alone_changes_nothing() -> None:
 
 async def test_a_resource_that_is_named_twice_is_not_changed() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
+    await broker.make_topic("t", (1,))
     resource = {
         "resource_type": TOPIC,
         "resource_name": "t",
@@ -228,7 +228,7 @@ async def test_a_resource_that_is_named_twice_is_not_changed() -> None:
 
 async def test_what_kafka_s_reassignment_tool_sets_and_removes_is_accepted() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
+    await broker.make_topic("t", (1,))
     rates = [
         "leader.replication.throttled.rate",
         "follower.replication.throttled.rate",
@@ -246,7 +246,7 @@ async def test_what_kafka_s_reassignment_tool_sets_and_removes_is_accepted() -> 
 
 async def test_a_default_for_all_brokers_reaches_the_topics() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
+    await broker.make_topic("t", (1,))
     await change(broker, BROKER, "", ("log.flush.before.ack", "false"))
     assert not broker.topic_config("t").flush_before_ack
     await change(broker, BROKER, "1", ("log.flush.before.ack", "true"))
@@ -255,7 +255,7 @@ async def test_a_default_for_all_brokers_reaches_the_topics() -> None:
 
 async def test_with_the_metastore_away_a_change_times_out_and_settings_are_still_told() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
+    await broker.make_topic("t", (1,))
     broker.metastore.is_away = True
     made = await change(broker, TOPIC, "t", ("retention.ms", "1"))
     assert made.error_code is ErrorCode.request_timed_out
@@ -268,8 +268,8 @@ async def test_with_the_metastore_away_a_change_times_out_and_settings_are_still
 
 async def test_topics_live_brokers_and_groups_with_settings_are_listed_by_kind_or_all_together() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("one", (1,))
-    await broker.add_topic("two", (1,), retention_ms="5")
+    await broker.make_topic("one", (1,))
+    await broker.make_topic("two", (1,), retention_ms="5")
     await change(broker, GROUP, "g", ("consumer.session.timeout.ms", "50000"))
     await change(broker, BROKER, "", ("log.flush.before.ack", "false"))
     await broker.fence(3)
@@ -285,7 +285,7 @@ async def test_topics_live_brokers_and_groups_with_settings_are_listed_by_kind_o
 
 async def test_there_are_no_client_metrics_and_no_loggers_to_list() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
+    await broker.make_topic("t", (1,))
     assert await listed(broker, ResourceType.CLIENT_METRICS, ResourceType.BROKER_LOGGER) == []
     answer = await broker.ask(list_config_resources, 0)
     assert (answer.error_code, answer.config_resources) == (ErrorCode.none, ())
@@ -298,13 +298,13 @@ async def test_a_kind_of_resource_that_nobody_knows_is_refused(kind: int) -> Non
     assert (answer.error_code, answer.config_resources) == (ErrorCode.unsupported_version, ())
 
 
-async def set_min_insync(broker: FakeBroker, count: str) -> Any:
+async def set_min_insync(broker: AdminBroker, count: str) -> Any:
     return await change(broker, TOPIC, "t", ("min.insync.replicas", count))
 
 
 async def test_a_topic_cannot_ask_for_more_in_sync_replicas_than_it_has() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2, 3), (1, 2))
+    await broker.make_topic("t", (1, 2, 3), (1, 2))
     refused = await set_min_insync(broker, "3")
     assert refused.error_code is ErrorCode.invalid_config
     assert "the topic has 2 replica(s)" in refused.error_message
@@ -315,13 +315,13 @@ async def test_a_topic_cannot_ask_for_more_in_sync_replicas_than_it_has() -> Non
 
 async def test_replicas_that_a_reassignment_adds_may_be_asked_for_and_those_that_it_removes_may_not() -> None:
     broker = await broker_in_a_cluster()
-    topic = await broker.add_topic("t", (1, 2))
+    topic = await broker.make_topic("t", (1, 2))
     (row,) = broker.view.partitions_of(topic.topic_id)
-    await broker.store.update_partitions([replace(row, replicas=(3, 1, 2), adding=(3,))])
+    await broker.metastore.update_partitions([replace(row, replicas=(3, 1, 2), adding=(3,))])
     await broker.catch_up()
     assert (await set_min_insync(broker, "3")).error_code is ErrorCode.none
     (row,) = broker.view.partitions_of(topic.topic_id)
-    await broker.store.update_partitions([replace(row, replicas=(1, 2), adding=(), removing=(2,))])
+    await broker.metastore.update_partitions([replace(row, replicas=(1, 2), adding=(), removing=(2,))])
     await broker.catch_up()
     assert (await set_min_insync(broker, "2")).error_code is ErrorCode.invalid_config
 
@@ -330,5 +330,5 @@ async def test_other_settings_of_a_topic_that_lost_replicas_can_be_changed() -> 
     """It asks for more than it has, from when it had more."""
 
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,), min_insync_replicas="2")
+    await broker.make_topic("t", (1,), min_insync_replicas="2")
     assert (await change(broker, TOPIC, "t", ("retention.ms", "5"))).error_code is ErrorCode.none

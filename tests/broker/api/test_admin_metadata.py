@@ -12,17 +12,17 @@ from sexton.broker.api import describe_cluster, describe_topic_partitions, metad
 from sexton.ports.metastore import BrokerStatus
 from sexton.protocol.errors import ErrorCode
 from sexton.types import NO_LEADER, LeaderEpoch
-from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster
+from tests.broker.api.admin_broker import AdminBroker, broker_in_a_cluster
 
 
-async def ask(broker: FakeBroker, version: int, *names: str, **more: Any) -> Any:
+async def ask(broker: AdminBroker, version: int, *names: str, **more: Any) -> Any:
     return await broker.ask(metadata, version, topics=[{"name": name} for name in names], **more)
 
 
 @pytest.mark.parametrize("version", range(14))
 async def test_every_version_describes_a_topic(version: int) -> None:
     broker = await broker_in_a_cluster()
-    row = await broker.add_topic("t", (2, 1), (3, 2))
+    row = await broker.make_topic("t", (2, 1), (3, 2))
     answer = await ask(broker, version, "t")
     assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(i, f"host{i}", 9092) for i in (1, 2, 3)]
     (described,) = answer.topics
@@ -41,21 +41,21 @@ async def test_every_version_describes_a_topic(version: int) -> None:
 @pytest.mark.parametrize(("version", "topics"), [(0, []), (1, None), (13, None)])
 async def test_all_topics_are_asked_for_with_null_and_before_version_1_with_nothing(version: int, topics: Any) -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("b", (1,))
-    await broker.add_topic("a", (1,))
+    await broker.make_topic("b", (1,))
+    await broker.make_topic("a", (1,))
     answer = await broker.ask(metadata, version, topics=topics)
     assert [topic.name for topic in answer.topics] == ["a", "b"]
 
 
 async def test_no_topics_are_asked_for_with_nothing() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("b", (1,))
+    await broker.make_topic("b", (1,))
     assert (await broker.ask(metadata, 13, topics=[])).topics == ()
 
 
 async def test_topics_are_found_by_id() -> None:
     broker = await broker_in_a_cluster()
-    row = await broker.add_topic("t", (1,))
+    row = await broker.make_topic("t", (1,))
     unknown = uuid.UUID(int=5)
     asked = [{"name": None, "topic_id": row.topic_id}, {"name": None, "topic_id": unknown}]
     answer = await broker.ask(metadata, 13, topics=asked)
@@ -68,14 +68,14 @@ async def test_topics_are_found_by_id() -> None:
 @pytest.mark.parametrize("version", [10, 11])
 async def test_ids_are_refused_in_versions_that_only_look_as_if_they_had_them(version: int) -> None:
     broker = await broker_in_a_cluster()
-    row = await broker.add_topic("t", (1,))
+    row = await broker.make_topic("t", (1,))
     answer = await broker.ask(metadata, version, topics=[{"name": "t", "topic_id": row.topic_id}])
     assert [topic.error_code for topic in answer.topics] == [ErrorCode.invalid_request]
 
 
 async def test_a_topic_that_nobody_made_is_created_before_the_answer() -> None:
     broker = await broker_in_a_cluster(num_partitions="3", default_replication_factor="2")
-    await broker.add_topic("old", (1,))
+    await broker.make_topic("old", (1,))
     answer = await ask(broker, 13, "new", "old", allow_auto_topic_creation=True)
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [
         ("new", ErrorCode.none),
@@ -125,7 +125,7 @@ async def test_the_offsets_topic_is_created_with_its_own_settings() -> None:
 
 async def test_a_partition_whose_leader_is_gone_says_so() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (2, 1), (1, 2))
+    await broker.make_topic("t", (2, 1), (1, 2))
     await broker.fence(2)
     row = broker.view.partition("t", 1)
     assert row is not None
@@ -141,7 +141,7 @@ async def test_a_partition_whose_leader_is_gone_says_so() -> None:
 
 async def test_version_0_leaves_out_replicas_that_are_away() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2))
+    await broker.make_topic("t", (1, 2))
     await broker.fence(2)
     (partition,) = (await ask(broker, 0, "t")).topics[0].partitions
     assert (partition.error_code, partition.leader_id) == (ErrorCode.replica_not_available, 1)
@@ -150,8 +150,8 @@ async def test_version_0_leaves_out_replicas_that_are_away() -> None:
 
 async def test_a_broker_that_is_still_starting_is_not_shown_to_clients() -> None:
     broker = await broker_in_a_cluster(brokers=1)
-    row = await broker.add_broker(2)
-    restarted = await broker.store.register_broker(replace(row, status=BrokerStatus.STARTING), row)
+    row = await broker.register(2)
+    restarted = await broker.metastore.register_broker(replace(row, status=BrokerStatus.STARTING), row)
     await broker.catch_up()
     assert restarted.status is BrokerStatus.STARTING
     assert [b.node_id for b in (await ask(broker, 13)).brokers] == [1]
@@ -159,7 +159,7 @@ async def test_a_broker_that_is_still_starting_is_not_shown_to_clients() -> None
 
 async def test_all_operations_are_allowed_for_there_are_no_access_rules() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
+    await broker.make_topic("t", (1,))
     asked = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
     answer = await ask(broker, 8, "t", **asked)
     assert answer.topics[0].topic_authorized_operations == 0b110111111000
@@ -171,7 +171,7 @@ async def test_all_operations_are_allowed_for_there_are_no_access_rules() -> Non
 # --- page by page ---
 
 
-async def pages(broker: FakeBroker, limit: int, *names: str) -> list[list[tuple[str, list[int]]]]:
+async def pages(broker: AdminBroker, limit: int, *names: str) -> list[list[tuple[str, list[int]]]]:
     found, cursor = [], None
     while True:
         answer = await broker.ask(
@@ -191,8 +191,8 @@ async def pages(broker: FakeBroker, limit: int, *names: str) -> list[list[tuple[
 
 async def test_partitions_come_page_by_page_in_the_order_of_names() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("b", (1,), (1,), (1,))
-    await broker.add_topic("a", (1,), (1,))
+    await broker.make_topic("b", (1,), (1,), (1,))
+    await broker.make_topic("a", (1,), (1,))
     assert await pages(broker, 2000) == [[("a", [0, 1]), ("b", [0, 1, 2])]]
     assert await pages(broker, 2) == [[("a", [0, 1])], [("b", [0, 1])], [("b", [2])]]
     assert await pages(broker, 3, "b", "a") == [[("a", [0, 1]), ("b", [0])], [("b", [1, 2])]]
@@ -201,7 +201,7 @@ async def test_partitions_come_page_by_page_in_the_order_of_names() -> None:
 
 async def test_lists_that_java_s_client_reads_are_never_null() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("a", (1, 2))
+    await broker.make_topic("a", (1, 2))
     answer = await broker.ask(describe_topic_partitions, topics=[], response_partition_limit=9, cursor=None)
     (partition,) = answer.topics[0].partitions
     assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.offline_replicas) == (
@@ -214,7 +214,7 @@ async def test_lists_that_java_s_client_reads_are_never_null() -> None:
 
 async def test_a_page_is_never_longer_than_the_broker_allows() -> None:
     broker = await broker_in_a_cluster(max_request_partition_size_limit="1")
-    await broker.add_topic("a", (1,), (1,))
+    await broker.make_topic("a", (1,), (1,))
     assert await pages(broker, 2000) == [[("a", [0])], [("a", [1])]]
 
 
@@ -235,7 +235,7 @@ async def test_a_topic_that_is_not_there_is_told_only_if_it_was_asked_for() -> N
 @pytest.mark.parametrize("cursor", [("z", 0), ("a", -1)])
 async def test_a_cursor_that_points_nowhere_is_refused(cursor: tuple[str, int]) -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("a", (1,))
+    await broker.make_topic("a", (1,))
     answer = await broker.ask(
         describe_topic_partitions,
         topics=[{"name": "a"}],
@@ -284,7 +284,7 @@ async def test_a_broker_that_has_stopped_for_good_is_unregistered() -> None:
     assert [b.broker_id for b in answer.brokers] == [1, 2]
     again = await broker.ask(unregister_broker, broker_id=3)
     assert again.error_code is ErrorCode.broker_id_not_registered
-    await broker.add_broker(3)
+    await broker.register(3)
     assert broker.view.broker(3) is not None
 
 
@@ -292,7 +292,7 @@ async def test_a_broker_that_runs_or_holds_replicas_is_not_unregistered() -> Non
     """Kafka does it, and leaves partitions without a replica, or without a leader."""
 
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (2, 3))
+    await broker.make_topic("t", (2, 3))
     for broker_id, remedy in ((1, "Stop it first"), (3, "Stop it first")):
         refused = await broker.ask(unregister_broker, broker_id=broker_id)
         assert (refused.error_code, remedy in refused.error_message) == (ErrorCode.invalid_request, True)
@@ -301,8 +301,8 @@ async def test_a_broker_that_runs_or_holds_replicas_is_not_unregistered() -> Non
     assert refused.error_code is ErrorCode.invalid_request
     assert "replica of 1 partitions. Reassign them" in refused.error_message
     assert broker.view.broker(3) is not None
+    await broker.metastore.delete_topic(broker.view.topic("t").topic_id)  # type: ignore[union-attr]
     broker.metastore.is_away = True
-    await broker.store.delete_topic(broker.view.topic("t").topic_id)  # type: ignore[union-attr]
     assert (await broker.ask(unregister_broker, broker_id=3)).error_code is ErrorCode.invalid_request
     broker.metastore.is_away = False
     await broker.catch_up()
@@ -315,7 +315,7 @@ async def test_a_broker_that_comes_back_while_it_is_unregistered_stays() -> None
     await broker.fence(3)
 
     async def comes_back() -> None:
-        await broker.add_broker(3, is_seen=False)
+        await broker.register(3, is_seen=False)
 
     broker.metastore.before_change.append(comes_back)
     refused = await broker.ask(unregister_broker, broker_id=3)

@@ -18,24 +18,34 @@ from sexton.broker.api import (
     elect_leaders,
     list_partition_reassignments,
 )
-from sexton.ports.metastore import PartitionRow
-from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.ports.metastore import BrokerRow, PartitionRow
+from sexton.protocol.errors import ErrorCode
+from sexton.records.batch import ControlType
 from sexton.types import NO_LEADER, LeaderEpoch
-from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster
+from tests.broker.api.admin_broker import AdminBroker, broker_in_a_cluster
 
 PREFERRED, UNCLEAN = elect_leaders.PREFERRED, elect_leaders.UNCLEAN
 
 
-def row_of(broker: FakeBroker, partition: int = 0) -> PartitionRow:
+def row_of(broker: AdminBroker, partition: int = 0) -> PartitionRow:
     row = broker.view.partition("t", partition)
     assert row is not None
     return row
 
 
+def reach_others(broker: AdminBroker) -> None:
+    """The other brokers answer when they are asked whether they are there."""
+
+    async def answers(row: BrokerRow, wait_ms: int) -> bool:
+        return True
+
+    broker.news.is_answered_by = answers  # type: ignore[method-assign]
+
+
 # --- elections ---
 
 
-async def elect(broker: FakeBroker, kind: int, *partitions: int, topic: str = "t") -> dict[int, ErrorCode]:
+async def elect(broker: AdminBroker, kind: int, *partitions: int, topic: str = "t") -> dict[int, ErrorCode]:
     asked = [{"topic": topic, "partitions": partitions}] if partitions else None
     answer = await broker.ask(elect_leaders, election_type=kind, topic_partitions=asked, timeout=1000)
     assert answer.error_code is ErrorCode.none
@@ -46,7 +56,7 @@ async def elect(broker: FakeBroker, kind: int, *partitions: int, topic: str = "t
 
 async def test_leadership_returns_to_the_preferred_replica() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2), (2, 1))
+    await broker.make_topic("t", (1, 2), (2, 1))
     await broker.put_partition(replace(row_of(broker), leader=2, leader_epoch=LeaderEpoch(1)))
     assert await elect(broker, PREFERRED, 0, 1, 7) == {
         0: ErrorCode.none,
@@ -58,21 +68,21 @@ async def test_leadership_returns_to_the_preferred_replica() -> None:
 
 async def test_an_election_of_all_partitions_tells_only_of_those_that_needed_one() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2), (2, 1))
+    await broker.make_topic("t", (1, 2), (2, 1))
     await broker.put_partition(replace(row_of(broker), leader=2, leader_epoch=LeaderEpoch(1)))
     assert await elect(broker, PREFERRED) == {0: ErrorCode.none}
 
 
 async def test_a_preferred_replica_that_is_not_in_sync_does_not_lead() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2))
+    await broker.make_topic("t", (1, 2))
     await broker.put_partition(replace(row_of(broker), leader=2, isr=(2,)))
     assert await elect(broker, PREFERRED, 0) == {0: ErrorCode.preferred_leader_not_available}
 
 
 async def test_an_unclean_leader_is_elected_when_somebody_asks_for_it_and_there_is_no_other() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2))
+    await broker.make_topic("t", (1, 2))
     assert await elect(broker, UNCLEAN, 0) == {0: ErrorCode.election_not_needed}
     await broker.fence(2)
     await broker.put_partition(replace(row_of(broker), leader=NO_LEADER, isr=(2,)))
@@ -82,7 +92,7 @@ async def test_an_unclean_leader_is_elected_when_somebody_asks_for_it_and_there_
 
 async def test_without_any_live_replica_there_is_no_unclean_leader_either() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (2, 3))
+    await broker.make_topic("t", (2, 3))
     await broker.fence(2)
     await broker.fence(3)
     await broker.put_partition(replace(row_of(broker), leader=NO_LEADER))
@@ -91,7 +101,7 @@ async def test_without_any_live_replica_there_is_no_unclean_leader_either() -> N
 
 async def test_version_0_knows_only_preferred_leaders() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2))
+    await broker.make_topic("t", (1, 2))
     await broker.put_partition(replace(row_of(broker), leader=2))
     asked = [{"topic": "t", "partitions": [0]}]
     answer = await broker.ask(elect_leaders, 0, topic_partitions=asked, timeout=1000)
@@ -107,27 +117,28 @@ async def test_an_unknown_kind_of_election_is_refused() -> None:
 
 async def test_many_partitions_are_elected_in_few_transactions_and_told_in_order() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", *[(1, 2)] * 600)
+    reach_others(broker)
+    await broker.make_topic("t", *[(2, 3)] * 600)
     topic = broker.view.topic("t")
     assert topic is not None
-    moved = [replace(row, leader=2, leader_epoch=LeaderEpoch(1)) for row in broker.view.partitions_of(topic.topic_id)]
-    await broker.store.update_partitions(moved[:-1])
+    moved = [replace(row, leader=3, leader_epoch=LeaderEpoch(1)) for row in broker.view.partitions_of(topic.topic_id)]
+    await broker.metastore.update_partitions(moved[:-1])
     await broker.catch_up()
-    revision = broker.view.revision
+    changes_count = broker.metastore.changes_count
     found = await elect(broker, PREFERRED, *range(600))
     assert list(found) == list(range(600))
     assert [index for index, code in found.items() if code is not ErrorCode.none] == [599]
-    assert broker.view.revision - revision <= 2
-    assert row_of(broker, 598).leader == 1
+    assert broker.metastore.changes_count - changes_count <= 2
+    assert row_of(broker, 598).leader == 2
 
 
 async def test_an_election_that_lost_a_race_is_decided_again() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2))
+    await broker.make_topic("t", (1, 2))
     await broker.put_partition(replace(row_of(broker), leader=2, leader_epoch=LeaderEpoch(1)))
 
     async def other_is_faster() -> None:
-        await broker.store.update_partitions([replace(row_of(broker), leader=1, leader_epoch=LeaderEpoch(2))])
+        await broker.metastore.update_partitions([replace(row_of(broker), leader=1, leader_epoch=LeaderEpoch(2))])
 
     broker.metastore.before_change.append(other_is_faster)
     assert await elect(broker, PREFERRED, 0) == {0: ErrorCode.election_not_needed}
@@ -137,14 +148,16 @@ async def test_an_election_that_lost_a_race_is_decided_again() -> None:
 # --- reassignment ---
 
 
-def starts_again(broker: FakeBroker, broker_id: int) -> Callable[[], Coroutine[Any, Any, object]]:
+def starts_again(broker: AdminBroker, broker_id: int) -> Callable[[], Coroutine[Any, Any, object]]:
     """After it was asked, and before what rests on its answer is written."""
-    return lambda: broker.add_broker(broker_id, is_seen=False)
+
+    reach_others(broker)
+    return lambda: broker.register(broker_id, is_seen=False)
 
 
 async def test_nobody_is_elected_who_has_started_again_since_it_answered() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (2, 3))
+    await broker.make_topic("t", (2, 3))
     await broker.fence(3)
     await broker.put_partition(replace(row_of(broker), leader=3))
     broker.metastore.before_change.append(starts_again(broker, 2))
@@ -156,7 +169,7 @@ async def test_nobody_is_elected_who_has_started_again_since_it_answered() -> No
 
 async def test_in_sync_replicas_are_not_left_to_one_that_has_started_again_since_it_answered() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2))
+    await broker.make_topic("t", (1, 2))
     broker.metastore.before_change.append(starts_again(broker, 2))
     assert (await reassign(broker, (2,))).error_code is ErrorCode.replica_not_available
     assert row_of(broker).replicas == (1, 2)
@@ -164,14 +177,14 @@ async def test_in_sync_replicas_are_not_left_to_one_that_has_started_again_since
     assert row_of(broker).replicas == (2,)
 
 
-async def reassign(broker: FakeBroker, replicas: Any, *, partition: int = 0, topic: str = "t", **more: Any) -> Any:
+async def reassign(broker: AdminBroker, replicas: Any, *, partition: int = 0, topic: str = "t", **more: Any) -> Any:
     asked = [{"name": topic, "partitions": [{"partition_index": partition, "replicas": replicas}]}]
     answer = await broker.ask(alter_partition_reassignments, topics=asked, timeout=1000, **more)
     assert answer.error_code is ErrorCode.none
     return answer.responses[0].partitions[0]
 
 
-async def under_way(broker: FakeBroker, topics: Any = None) -> list[tuple[int, Any, Any, Any]]:
+async def under_way(broker: AdminBroker, topics: Any = None) -> list[tuple[int, Any, Any, Any]]:
     answer = await broker.ask(list_partition_reassignments, topics=topics, timeout=1000)
     return [
         (p.partition_index, p.replicas, p.adding_replicas, p.removing_replicas)
@@ -182,7 +195,7 @@ async def under_way(broker: FakeBroker, topics: Any = None) -> list[tuple[int, A
 
 async def test_a_move_begins_and_is_listed_and_can_be_taken_back() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2), (1, 2))
+    await broker.make_topic("t", (1, 2), (1, 2))
     assert await under_way(broker) == []
     assert (await reassign(broker, [3, 2])).error_code is ErrorCode.none
     assert await under_way(broker) == [(0, (3, 2, 1), (3,), (1,))]
@@ -196,7 +209,7 @@ async def test_a_move_begins_and_is_listed_and_can_be_taken_back() -> None:
 
 async def test_a_new_order_of_the_same_replicas_takes_effect_at_once() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2))
+    await broker.make_topic("t", (1, 2))
     assert (await reassign(broker, [2, 1])).error_code is ErrorCode.none
     assert (row_of(broker).replicas, await under_way(broker)) == ((2, 1), [])
 
@@ -215,14 +228,14 @@ async def test_a_new_order_of_the_same_replicas_takes_effect_at_once() -> None:
 )
 async def test_a_move_that_cannot_be_is_refused(replicas: Any, more: Any, code: ErrorCode) -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2))
+    await broker.make_topic("t", (1, 2))
     assert (await reassign(broker, replicas, **more)).error_code is code
     assert row_of(broker).partition_epoch == 0
 
 
 async def test_with_the_metastore_away_the_whole_reassignment_is_to_be_tried_again() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1, 2))
+    await broker.make_topic("t", (1, 2))
     broker.metastore.is_away = True
     asked = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [3]}]}]
     answer = await broker.ask(alter_partition_reassignments, topics=asked, timeout=1000)
@@ -232,23 +245,21 @@ async def test_with_the_metastore_away_the_whole_reassignment_is_to_be_tried_aga
 # --- what is on this broker ---
 
 
-def replica(**more: Any) -> Any:
-    log = SimpleNamespace(size_bytes=1234, end_offset=10, producers=[])
-    return SimpleNamespace(**{"topic": "t", "partition": 0, "log": log, "high_watermark": 8, **more})
-
-
 @pytest.mark.parametrize("version", range(1, 6))
 async def test_the_folder_is_described_with_its_replicas(version: int) -> None:
     broker = await broker_in_a_cluster()
-    broker.replicas.known = {("t", 0): replica(), ("t", 1): replica(partition=1)}
+    await broker.make_topic("t", (1,), (1,), (2,))
+    await broker.write(b"one", b"two", topic="t")
+    size_bytes = broker.replica(topic="t").log.size_bytes
+    assert size_bytes > 0
     (folder,) = (await broker.ask(describe_log_dirs, version, topics=None)).results
     assert (folder.error_code, folder.log_dir) == (ErrorCode.none, "/data")
     assert [(p.partition_index, p.partition_size, p.offset_lag) for p in folder.topics[0].partitions] == [
-        (0, 1234, 0),
-        (1, 1234, 0),
+        (0, size_bytes, 0),
+        (1, 0, 0),
     ]
     if version >= 4:
-        assert (folder.usable_bytes, folder.total_bytes) == (40, 100)
+        assert (folder.usable_bytes, folder.total_bytes) == broker.disk.free_bytes("/data")
     asked = [{"topic": "t", "partitions": [1]}]
     (folder,) = (await broker.ask(describe_log_dirs, version, topics=asked)).results
     assert [p.partition_index for p in folder.topics[0].partitions] == [1]
@@ -267,18 +278,22 @@ async def test_a_folder_that_cannot_be_read_is_a_storage_error() -> None:
 
 async def test_producers_of_a_partition_are_described() -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,), (2,))
-    producer = SimpleNamespace(
-        producer_id=5, epoch=1, last_sequence=9, last_timestamp_ms=77, coordinator_epoch=3, transaction_start=4
-    )
-    found = replica()
-    found.log.producers = [producer]
-    broker.replicas.known = {("t", 0): found}
+    await broker.make_topic("t", (1,), (2,))
+    broker.append_in_transaction(5, topic="t")
+    broker.append_marker(ControlType.COMMIT, 5, topic="t")
+    broker.append(b"two", b"three", topic="t")
+    broker.append_in_transaction(5, 1, topic="t")
+    broker.append_in_transaction(5, 2, topic="t")
     asked = [{"name": "t", "partition_indexes": [0, 1]}, {"name": "nope", "partition_indexes": [0]}]
     known, unknown = (await broker.ask(describe_producers, topics=asked)).topics
     (state,) = known.partitions[0].active_producers
-    assert (state.producer_id, state.producer_epoch, state.last_sequence, state.last_timestamp) == (5, 1, 9, 77)
-    assert (state.coordinator_epoch, state.current_txn_start_offset) == (3, 4)
+    assert (state.producer_id, state.producer_epoch, state.last_sequence, state.last_timestamp) == (
+        5,
+        0,
+        2,
+        broker.clock.ms,
+    )
+    assert (state.coordinator_epoch, state.current_txn_start_offset) == (0, 4)
     assert known.partitions[1].error_code is ErrorCode.not_leader_or_follower
     assert unknown.partitions[0].error_code is ErrorCode.unknown_topic_or_partition
 
@@ -286,20 +301,9 @@ async def test_producers_of_a_partition_are_described() -> None:
 @pytest.mark.parametrize("version", range(3))
 async def test_records_are_deleted_at_the_leader(version: int) -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,), (1,), (2,))
-    await broker.add_topic("__consumer_offsets", (1,))
-
-    async def delete(offset: int) -> int:
-        return offset + 1
-
-    async def refuse(offset: int) -> int:
-        raise KafkaError(ErrorCode.offset_out_of_range)
-
-    broker.replicas.known = {
-        ("t", 0): replica(delete_records=delete),
-        ("t", 1): replica(delete_records=refuse),
-        ("__consumer_offsets", 0): replica(delete_records=delete),
-    }
+    await broker.make_topic("t", (1,), (1,), (2,))
+    await broker.make_topic("__consumer_offsets", (1,))
+    await broker.write(*[b"v"] * 7, topic="t")
     wanted = [{"partition_index": index, "offset": 6} for index in (0, 1, 2, 9)]
     asked = [
         {"name": "t", "partitions": wanted},
@@ -307,7 +311,7 @@ async def test_records_are_deleted_at_the_leader(version: int) -> None:
     ]
     found, internal = (await broker.ask(delete_records, version, topics=asked, timeout=1000)).topics
     assert [(p.partition_index, p.low_watermark, p.error_code) for p in found.partitions] == [
-        (0, 7, ErrorCode.none),
+        (0, 6, ErrorCode.none),
         (1, -1, ErrorCode.offset_out_of_range),
         (2, -1, ErrorCode.not_leader_or_follower),
         (9, -1, ErrorCode.unknown_topic_or_partition),
@@ -319,17 +323,8 @@ async def test_a_client_that_waits_for_no_replica_hears_of_the_deletion_all_the_
     """Kafka's timeout is for the followers; librdkafka's tests ask with 0."""
 
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,), (1,))
-
-    async def delete(offset: int) -> int:
-        await asyncio.to_thread(lambda: None)
-        return offset
-
-    async def refuse(offset: int) -> int:
-        await asyncio.to_thread(lambda: None)
-        raise KafkaError(ErrorCode.offset_out_of_range)
-
-    broker.replicas.known = {("t", 0): replica(delete_records=delete), ("t", 1): replica(delete_records=refuse)}
+    await broker.make_topic("t", (1,), (1,))
+    await broker.write(*[b"v"] * 7, topic="t")
     asked = [{"name": "t", "partitions": [{"partition_index": index, "offset": 6} for index in (0, 1)]}]
     (topic,) = (await broker.ask(delete_records, 2, topics=asked, timeout=0)).topics
     assert [(p.low_watermark, p.error_code) for p in topic.partitions] == [
@@ -344,17 +339,13 @@ async def test_a_deletion_is_not_left_half_way_because_its_client_waits_no_longe
     monkeypatch.setattr(delete_records, "OWN_LOG_MS", 1)
 
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,))
-    disk, is_done = asyncio.Event(), asyncio.Event()
-
-    async def delete(offset: int) -> int:
-        await disk.wait()
-        is_done.set()
-        return offset
-
-    broker.replicas.known = {("t", 0): replica(delete_records=delete)}
+    await broker.make_topic("t", (1,))
+    await broker.write(*[b"v"] * 7, topic="t")
     asked = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 6}]}]
-    (topic,) = (await broker.ask(delete_records, 2, topics=asked, timeout=1)).topics
-    assert topic.partitions[0].error_code is ErrorCode.request_timed_out
-    disk.set()
-    await asyncio.wait_for(is_done.wait(), 10)
+    with broker.held_flushes():
+        (topic,) = (await broker.ask(delete_records, 2, topics=asked, timeout=1)).topics
+        assert topic.partitions[0].error_code is ErrorCode.request_timed_out
+        assert broker.replica(topic="t").log.start_offset == 0
+    async with asyncio.timeout(10):
+        while broker.replica(topic="t").log.start_offset != 6:
+            await asyncio.sleep(0.001)

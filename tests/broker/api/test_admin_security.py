@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,8 +98,7 @@ def test_nobody_has_scram_credentials() -> None:
 @pytest.mark.parametrize("version", [1, 2])
 async def test_a_replica_can_be_moved_only_to_where_it_is(version: int) -> None:
     broker = await broker_in_a_cluster()
-    await broker.add_topic("t", (1,), (2,))
-    broker.replicas.known["t", 0] = SimpleNamespace(topic="t", partition=0)
+    await broker.make_topic("t", (1,), (2,))
     topics = [{"name": "t", "partitions": [0, 1, 2]}]
     for path, expected in {
         "/data": [ErrorCode.none, ErrorCode.replica_not_available, ErrorCode.unknown_topic_or_partition],

@@ -10,16 +10,16 @@ import pytest
 
 from sexton.broker.api import find_coordinator, heartbeat, join_group, leave_group, sync_group
 from sexton.coordinators.hashing import partition_for
+from sexton.metadata.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.protocol.errors import ErrorCode
-from sexton.settings.broker import GroupSettings
-from tests.broker.api.admin_broker import broker_in_a_cluster
 from tests.broker.api.groups_broker import (
     GroupsBroker,
     groups_broker,
+    in_a_cluster,
     subscription,
     versions,
 )
-from tests.broker.serving import Client, serving_broker
+from tests.broker.serving import OTHER_IDS, OTHER_LEADS, Client, serving_broker
 
 
 async def join(broker: GroupsBroker, version: int = 9, **body: Any) -> Any:
@@ -41,22 +41,31 @@ async def join(broker: GroupsBroker, version: int = 9, **body: Any) -> Any:
 
 @pytest.mark.parametrize("version", versions(find_coordinator))
 async def test_the_coordinator_is_the_leader_of_the_groups_partition(version: int) -> None:
-    inner = await broker_in_a_cluster(3)
-    broker = GroupsBroker(inner, GroupSettings())
+    broker = await in_a_cluster(offsets_topic_num_partitions=3)
+    assert broker.view.topic(OFFSETS_TOPIC) is None
     body = {"key": "g"} if version < 4 else {"coordinator_keys": ["g", "h"]}
     answer = await broker.ask(find_coordinator, version, **body)
-    assert broker.creations == ["__consumer_offsets"]
+    made = broker.view.topic(OFFSETS_TOPIC)
+    assert made is not None
     found = [answer] if version < 4 else list(answer.coordinators)
     assert [one.error_code for one in found] == [ErrorCode.none] * len(found)
-    assert [one.node_id for one in found] == [1 + partition_for(key, 3) for key in ("g", "h")][: len(found)]
-    assert found[0].host == f"host{found[0].node_id}"
+    for one, key in zip(found, ("g", "h"), strict=False):
+        row = broker.view.partition(OFFSETS_TOPIC, partition_for(key, 3))
+        assert row is not None
+        leader = broker.view.broker(row.leader)
+        assert leader is not None
+        assert (one.node_id, one.host, one.port) == (leader.broker_id, leader.host, leader.port)
     await broker.ask(find_coordinator, version, **body)
-    assert len(broker.creations) == 1
+    assert broker.view.topic(OFFSETS_TOPIC) == made
 
 
 async def test_without_a_leader_there_is_no_coordinator_for_now() -> None:
     broker = await groups_broker()
-    await broker.inner.fence(1)
+    await broker.change(topic=OFFSETS_TOPIC, **OTHER_LEADS)
+    leader = broker.view.broker(OTHER_IDS[0])
+    assert leader is not None
+    await broker.metastore.fence_broker(leader.broker_id, leader.epoch, leader.renewals_count)
+    await broker.catch_up()
     answer = await broker.ask(find_coordinator, 3, key="g")
     assert (answer.error_code, answer.node_id) == (ErrorCode.coordinator_not_available, -1)
 
@@ -65,7 +74,7 @@ async def test_a_transactional_id_has_a_coordinator_too() -> None:
     broker = await groups_broker()
     answer = await broker.ask(find_coordinator, 6, key_type=1, coordinator_keys=["x"])
     assert answer.coordinators[0].error_code is ErrorCode.none
-    assert broker.creations == ["__transaction_state"]
+    assert broker.view.topic(TRANSACTIONS_TOPIC) is not None
 
 
 async def test_other_kinds_of_coordinators_do_not_exist() -> None:
@@ -147,7 +156,7 @@ async def test_heartbeats_are_fine_while_the_group_is_loaded() -> None:
 
 async def test_everything_is_refused_where_the_group_is_not_kept() -> None:
     broker = await groups_broker()
-    broker.groups.unload(0)
+    await broker.change(topic=OFFSETS_TOPIC, **OTHER_LEADS)
     assert (await join(broker)).error_code is ErrorCode.not_coordinator
     who: Any = {"group_id": "g", "generation_id": 1, "member_id": "m"}
     assert (await broker.ask(heartbeat, **who)).error_code is ErrorCode.not_coordinator

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from sexton.broker.api import offset_commit, offset_delete, offset_fetch
+from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.groups_broker import GroupsBroker, groups_broker, versions
+from tests.broker.serving import OTHER_LEADS
 
 NOWHERE = uuid.UUID(int=99)
 
@@ -90,8 +92,8 @@ async def test_all_offsets_of_a_group_are_fetched(version: int) -> None:
     await commit(broker, topics=("t", "u"))
     row = broker.view.topic("u")
     assert row is not None
-    await broker.inner.store.delete_topic(row.topic_id)
-    await broker.inner.catch_up()
+    await broker.metastore.delete_topic(row.topic_id)
+    await broker.catch_up()
     found = await fetch(broker, version, None)
     assert len(found.topics) == 1  # a deleted topic has none
 
@@ -99,7 +101,7 @@ async def test_all_offsets_of_a_group_are_fetched(version: int) -> None:
 @pytest.mark.parametrize("version", versions(offset_fetch))
 async def test_a_refused_fetch_is_told_where_the_version_has_a_place(version: int) -> None:
     broker = await groups_broker()
-    broker.groups.unload(0)
+    await broker.change(topic=OFFSETS_TOPIC, **OTHER_LEADS)
     found = await fetch(broker, version)
     if version >= 2:
         assert found.error_code is ErrorCode.not_coordinator

@@ -4,12 +4,12 @@ on the way."""
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from sexton.broker.compaction.adoption import Adopter
 from sexton.compaction.watermarks.replica import Pair
@@ -20,7 +20,6 @@ from sexton.protocol import private
 from sexton.protocol.private import PrivateApi
 from sexton.replication.messages import FetchPartition
 from sexton.settings.topic import TopicConfig
-from sexton.supervision import Supervisor
 from sexton.types import LeaderEpoch
 from tests.broker.compaction.harness import CONFIG, TOPIC, Broker
 from tests.log.helpers import content
@@ -36,7 +35,7 @@ class Followed:
         self.change_offer: Callable[[dict[str, Any]], None] = lambda offer: None
         self.change_piece: Callable[[bytes], bytes] = lambda data: data
         self.asked: list[int] = []
-        self.supervisor = Supervisor()
+        self.supervisor = self.follower.supervisor
 
     async def start(self) -> None:
         await self.leader.start()
@@ -44,17 +43,9 @@ class Followed:
         self.adopter = self.new_adopter(self.follower.clock)
 
     def new_adopter(self, clock: Clock) -> Adopter:
-        follower = self.follower
-        return Adopter(
-            follower.service,
-            cast(Any, follower),
-            follower.disk,
-            clock,
-            follower.metastore,
-            lambda *question: self.ask(*question),
-            random.Random(2),
-            self.supervisor,
-        )
+        host = copy(self.follower)
+        host.clock = clock
+        return Adopter(self.follower.service, host, lambda *question: self.ask(*question))
 
     async def ask(self, broker_id: int, api_key: int, body: bytes) -> memoryview:
         assert broker_id == 1
@@ -84,7 +75,16 @@ class Followed:
     def report(self) -> None:
         watermarks = self.follower.replica.coordination.watermarks
         held = FetchPartition(
-            TOPIC, 0, True, LeaderEpoch(3), 0, LeaderEpoch(0), 0, LOGS[2], watermarks.generation, watermarks.compacted
+            topic_id=TOPIC,
+            partition=0,
+            is_wanted=True,
+            leader_epoch=LeaderEpoch(3),
+            end_offset=0,
+            last_epoch=LeaderEpoch(0),
+            history_digest=0,
+            incarnation=LOGS[2],
+            generation=watermarks.generation,
+            compacted=watermarks.compacted,
         )
         self.leader.replica.coordination.take_report(2, 1, held)
 

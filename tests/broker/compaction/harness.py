@@ -18,12 +18,14 @@ from sexton.broker.compaction.service import CompactionService
 from sexton.compaction.reference import fold_by_key
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.log import opening
+from sexton.ports.clock import Clock
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol import private
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
 from sexton.replication.local_replica import LocalReplica
 from sexton.settings.topic import TopicConfig
+from sexton.supervision import Supervisor
 from sexton.types import LeaderEpoch
 from tests.adapters.metastore.rows import CLUSTER, register
 from tests.log.helpers import content, read_all
@@ -46,7 +48,10 @@ class Broker:
         self.row = row
         self.config = config
         self.adopts = adopts
-        self.clock = SystemClock()
+        self.clock: Clock = SystemClock()
+        self.rng = random.Random(1)
+        self.supervisor = Supervisor()
+        self.replicas = cast(Any, self)
 
     async def start(self) -> None:
         directory = str(self.directory)
@@ -71,20 +76,19 @@ class Broker:
         await self.metastore.open_cluster(CLUSTER)
         row = await register(self.metastore, self.node_id)
         self.epoch = row.epoch
-        replicas = cast(Any, self)
-        self.service = CompactionService(
-            replicas,
-            self.disk,
-            self.clock,
-            self.metastore,
-            lambda: (self.node_id, self.epoch),
-            random.Random(1),
-            lambda: self.adopts,
-        )
+        self.service = CompactionService(self)
         cloud_topics = CloudTopics(None, self.metastore, self.clock)
-        self.handlers = Requests(
-            self.service, replicas, self.disk, self.node_id, self.metastore, cloud_topics
-        ).handlers()
+        self.handlers = Requests(self.service, self, cloud_topics).handlers()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.node_id, self.epoch
+
+    def lease_is_valid(self) -> bool:
+        return True
+
+    def adopts_compactions(self) -> bool:
+        return self.adopts
 
     def all(self) -> list[LocalReplica]:
         return [self.replica]

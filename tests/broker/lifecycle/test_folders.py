@@ -36,7 +36,14 @@ class World:
         self.loop: SimulatedLoop = new_loop(random.Random(1))
         trace = Trace(self.loop)
         self.fabric = Fabric(self.loop, random.Random(2), Weather())
-        self.cluster = SimulatedCluster(self.loop, 3, 2, self.fabric, trace, BrokerTimes(5_000, 10_000, True))
+        self.cluster = SimulatedCluster(
+            loop=self.loop,
+            seed=3,
+            brokers_count=2,
+            fabric=self.fabric,
+            trace=trace,
+            times=BrokerTimes(5_000, 10_000, True),
+        )
         self.agreement = Agreement(trace)
         self.cluster.metastore.observer = self.carried_out
         self.on_registered: Callable[[], None] = lambda: None

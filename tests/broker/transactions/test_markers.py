@@ -164,13 +164,13 @@ def test_a_marker_that_was_to_be_repeated_does_not_end_the_next_transaction(afte
 
 def producer_of(story: Story, transactional_id: str) -> TransactionalProducer:
     return TransactionalProducer(
-        story.admin.client,
-        transactional_id,
-        1,
-        60_000,
-        60,
-        random.Random(1),
-        lambda place, offset: False,
+        client=story.admin.client,
+        transactional_id=transactional_id,
+        version=1,
+        timeout_ms=60_000,
+        patience_s=60,
+        rng=random.Random(1),
+        may_start_at=lambda place, offset: False,
         backoff_s=transactional.QUICK_BACKOFF_S,
     )
 

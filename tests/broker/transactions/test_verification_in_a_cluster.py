@@ -50,7 +50,13 @@ def written(defect: str | None) -> list[bytes | None]:
     async def told() -> None:
         await story.start()
         app = TransactionalProducer(
-            story.admin.client, "app", 1, 60_000, 60, random.Random(1), lambda place, offset: False
+            client=story.admin.client,
+            transactional_id="app",
+            version=1,
+            timeout_ms=60_000,
+            patience_s=60,
+            rng=random.Random(1),
+            may_start_at=lambda place, offset: False,
         )
         await story.client_does(app.init())
         coordinator = coordinator_of(story, "app")

@@ -36,6 +36,7 @@ from tests.coordinators.groups.citizens import (
 )
 from tests.coordinators.groups.harness import FakeTopics
 from tests.coordinators.groups.strangers import Stranger
+from tests.coordinators.hosts import FakeHost, LoopClock
 
 PARTITIONS = 4
 STRANGERS_COUNT = 40
@@ -62,14 +63,6 @@ class TimedLoop(SimulatedLoop):
         count = super()._run_turn(process)
         self.longest_turn_s = max(self.longest_turn_s, time.thread_time() - begun_s - self.looked_s)
         return count
-
-
-class LoopClock:
-    def now_ms(self) -> int:
-        return START_MS + self.monotonic_ms()
-
-    def monotonic_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
 
 
 @dataclass
@@ -149,7 +142,8 @@ class World:
         self.loop = TimedLoop(random.Random(seed))  # type: ignore[abstract]
         self.topics = FakeTopics({TOPIC: len(NUMBERS), "t1": 2, "t2": 3})
         self.logs = {partition: CompactedLog(random.Random(seed)) for partition in range(PARTITIONS)}
-        self.service = GroupService(LoopClock(), random.Random(seed), SETTINGS, self.topics, lambda: PARTITIONS)
+        host = FakeHost(clock=LoopClock(START_MS), topic_size=PARTITIONS, rng=random.Random(seed))
+        self.service = GroupService(host, SETTINGS, self.topics)
         self.strangers = [
             Stranger(self.service, random.Random(self.rng.random()), groups(), ["t1", "t2", "t3", TOPIC])
             for _ in range(STRANGERS_COUNT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -37,6 +36,7 @@ from tests.coordinators.groups.test_service import (
     offset_of,
     run,
 )
+from tests.coordinators.hosts import FakeHost, LoopClock
 from tests.producers import producer_at
 
 LONG = "x" * 40_000
@@ -291,22 +291,9 @@ async def with_a_crowd(log: FakeLog, count: int, session_timeout_ms: int = 60_00
         await log.append(records[start : start + 1_000], 1)
     topics = FakeTopics({"t": count})
     settings = GroupSettings(group_consumer_session_timeout_ms=session_timeout_ms)
-    service = GroupService(LoopClock(), random.Random(1), settings, topics, lambda: PARTITIONS)
+    service = GroupService(FakeHost(topic_size=PARTITIONS), settings, topics)
     await service.load(PARTITION, log)
     return service
-
-
-class LoopClock:
-    """The loop's own time, which may jump: the process stood still."""
-
-    def __init__(self) -> None:
-        self.jumped_ms = 0
-
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + self.monotonic_ms()
-
-    def monotonic_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000) + self.jumped_ms
 
 
 def test_a_crowd_that_does_not_come_back_after_a_failover_is_removed_in_pieces() -> None:
@@ -356,8 +343,7 @@ def test_a_group_with_more_offsets_than_fit_into_a_batch_can_be_deleted() -> Non
     async def test() -> None:
         log, topics = FakeLog(), {name * 100: 3_500 for name in "tu"}
         service, again = (
-            GroupService(LoopClock(), random.Random(1), SETTINGS, FakeTopics({"t": 1, **topics}), lambda: PARTITIONS)
-            for _ in range(2)
+            GroupService(FakeHost(topic_size=PARTITIONS), SETTINGS, FakeTopics({"t": 1, **topics})) for _ in range(2)
         )
         await service.load(PARTITION, log)
         await service.commit_offsets(commit(3, OTHER))
@@ -378,7 +364,7 @@ def test_a_group_with_more_offsets_than_fit_into_a_batch_can_be_deleted() -> Non
 def test_after_a_pause_heartbeats_that_wait_in_sockets_are_heard_before_anybody_is_expelled(pause_ms: int) -> None:
     async def test() -> None:
         clock = LoopClock()
-        service = GroupService(clock, random.Random(1), SETTINGS, FakeTopics({"t": 5}), lambda: PARTITIONS)
+        service = GroupService(FakeHost(clock=clock, topic_size=PARTITIONS), SETTINGS, FakeTopics({"t": 5}))
         await service.load(PARTITION, FakeLog())
         members = [f"m{number}" for number in range(5)]
         for member_id in members:
@@ -411,7 +397,7 @@ async def epoch_of(service: GroupService, member_id: str) -> int:
 def test_while_too_few_replicas_are_in_sync_writes_are_refused_and_everything_else_goes_on() -> None:
     async def test() -> None:
         clock, log = LoopClock(), FakeLog()
-        service = GroupService(clock, random.Random(1), SETTINGS, FakeTopics({"t": 1}), lambda: PARTITIONS)
+        service = GroupService(FakeHost(clock=clock, topic_size=PARTITIONS), SETTINGS, FakeTopics({"t": 1}))
         await service.load(PARTITION, log)
         alive, dead = await asyncio.gather(service.join(join()), service.join(join()))
         both = [service.sync(SyncRequest(GROUP, one.member_id, None, 1, None, None)) for one in (alive, dead)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import replace
 
 import pytest
@@ -21,11 +20,11 @@ from tests.coordinators.groups.test_service import (
     PARTITIONS,
     SETTINGS,
     FakeLog,
-    LoopClock,
     commit,
     offset_of,
     run,
 )
+from tests.coordinators.hosts import FakeHost
 
 
 class Cluster:
@@ -45,8 +44,8 @@ class Cluster:
             self.seen.make_again("t")
 
     def service(self) -> GroupService:
-        clock, rng = LoopClock(), random.Random(1)
-        return GroupService(clock, rng, SETTINGS, self.seen, lambda: PARTITIONS, catch_up=self.catch_up)
+        host = FakeHost(topic_size=PARTITIONS, on_catch_up=self.catch_up)
+        return GroupService(host, SETTINGS, self.seen)
 
 
 def kept(log: FakeLog) -> list[r.Record]:

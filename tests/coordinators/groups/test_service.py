@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -33,21 +32,12 @@ from sexton.records.header import CONTROL, TRANSACTIONAL
 from sexton.settings.broker import GroupSettings
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import CLIENT, GROUP, FakeTopics, refused, subscription
+from tests.coordinators.hosts import FakeHost
 
 T = TypeVar("T")
 PARTITIONS = 4
 PARTITION = partition_for(GROUP, PARTITIONS)
 SETTINGS = GroupSettings(group_initial_rebalance_delay_ms=20, group_min_session_timeout_ms=1)
-
-
-class LoopClock:
-    """The loop's own time, so that deadlines and sleeps agree."""
-
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + self.monotonic_ms()
-
-    def monotonic_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
 
 
 @dataclass
@@ -117,7 +107,7 @@ class FakeLog:
 
 
 def new_service() -> GroupService:
-    return GroupService(LoopClock(), random.Random(1), SETTINGS, FakeTopics({"t": 2}), lambda: PARTITIONS)
+    return GroupService(FakeHost(topic_size=PARTITIONS), SETTINGS, FakeTopics({"t": 2}))
 
 
 async def loaded(log: FakeLog) -> GroupService:
@@ -180,14 +170,8 @@ def test_who_is_elected_and_has_not_begun_to_load_says_that_it_loads() -> None:
 
     async def test() -> None:
         elected = {(GroupService.topic, PARTITION)}
-        service = GroupService(
-            LoopClock(),
-            random.Random(1),
-            SETTINGS,
-            FakeTopics({"t": 2}),
-            lambda: PARTITIONS,
-            is_elected=lambda *partition: partition in elected,
-        )
+        host = FakeHost(topic_size=PARTITIONS, elected=elected)
+        service = GroupService(host, SETTINGS, FakeTopics({"t": 2}))
         with refused(ErrorCode.coordinator_load_in_progress):
             await offset_of(service)
         elected.clear()
@@ -198,7 +182,7 @@ def test_who_is_elected_and_has_not_begun_to_load_says_that_it_loads() -> None:
 
 
 def test_without_the_topic_there_is_no_coordinator() -> None:
-    service = GroupService(LoopClock(), random.Random(1), SETTINGS, FakeTopics(), lambda: 0)
+    service = GroupService(FakeHost(topic_size=0), SETTINGS, FakeTopics())
     with refused(ErrorCode.coordinator_not_available):
         service.partition_of(GROUP)
 

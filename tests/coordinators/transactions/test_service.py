@@ -22,6 +22,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
 from sexton.settings.broker import TransactionSettings
 from sexton.types import ProducerId, ProducerIdAndEpoch
+from tests.coordinators.hosts import FakeHost
 from tests.coordinators.transactions.harness import ID, NEW, P0, P1, TIMEOUT_MS, refused
 from tests.producers import producer_at
 
@@ -29,14 +30,6 @@ T = TypeVar("T")
 PARTITIONS = 4
 PARTITION = partition_for(ID, PARTITIONS)
 FIRST = producer_at(1000, 0)
-
-
-class LoopClock:
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + self.monotonic_ms()
-
-    def monotonic_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
 
 
 @dataclass
@@ -81,14 +74,9 @@ class World:
         self.log = log or FakeLog()
         self.due: list[DueMarkers] = []
         self.ids = iter(range(1000, 2000))
-        self.may_serve = True
+        self.host = FakeHost(topic_size=PARTITIONS)
         self.service = TransactionService(
-            LoopClock(),
-            TransactionSettings(),
-            lambda: PARTITIONS,
-            self.next_id,
-            self.due.append,
-            lambda: self.may_serve,
+            self.host, TransactionSettings(), next_producer_id=self.next_id, send_markers=self.due.append
         )
         self.service.concurrent_wait_ms = concurrent_wait_ms
 
@@ -211,7 +199,7 @@ def test_a_coordinator_that_lost_its_leadership_sends_clients_elsewhere() -> Non
 def test_without_a_lease_not_even_reads_are_answered() -> None:
     async def test() -> None:
         world = await World().begun()
-        world.may_serve = False
+        world.host.may_serve = False
         with refused(ErrorCode.not_coordinator):
             await world.service.verify(AddRequest(ID, FIRST, [P0]))
 

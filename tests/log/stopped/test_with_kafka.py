@@ -95,7 +95,7 @@ def test_a_move_between_a_real_brokers_disks_is_seen_and_so_is_a_disk_that_was_n
     with TwoDisks() as kafka:
         kafka.create_topic("orders", config={"cleanup.policy": "compact"})
         kafka.stop_node(1)
-        disks = kafka.disks(kafka._nodes[1])
+        disks = kafka.disks(kafka.node(1))
         (partition,) = (disk / "orders-0" for disk in disks if (disk / "orders-0").exists())
         (other,) = (disk for disk in disks if disk != partition.parent)
         metadata_dir = kafka.base_dir / "copy"

@@ -209,15 +209,12 @@ def test_a_block_is_about_as_large_as_asked_for_and_begins_with_a_batch() -> Non
         assert max(head.max_timestamp_ms for head in heads) == block.max_timestamp_ms
 
 
-def test_an_offset_and_a_time_lead_to_their_block() -> None:
+def test_an_offset_leads_to_its_block() -> None:
     run = check_object(packed({(TOPIC_ID, 0): (0, batches(0, 100, b"v" * 100))}, index_interval_bytes=2_000)).runs[0]
     for offset in range(200):
         number = run.block_of(offset)
         later = run.blocks[number + 1].offset if number + 1 < len(run.blocks) else 200
         assert run.blocks[number].offset <= offset < later
-        assert run.block_of_time(NOW_MS + offset) == number
-    assert run.block_of_time(0) == 0
-    assert run.block_of_time(NOW_MS + 200) is None
 
 
 def test_an_offset_that_compaction_has_taken_leads_to_the_block_before_the_next_record() -> None:

@@ -70,7 +70,7 @@ class BlockingStore:
         """Exactly that many bytes. Raises ObjectMissingError, DamagedObjectError, StoreUnavailableError,
         StoreRefusedError."""
         place = f"{self.place}/{key}"
-        data = _patiently(lambda: self._read(key, start, size_bytes, place))
+        data = patiently(lambda: self._read(key, start, size_bytes, place))
         if len(data) != size_bytes:
             raise DamagedObjectError(f"{len(data)} bytes came from byte {start}, not {size_bytes}", place)
         return data
@@ -94,7 +94,7 @@ class BlockingStore:
         from obstore import head
 
         store = _opened(self.url)
-        return int(_patiently(lambda: _told(lambda: head(store, key), place))["size"])
+        return int(patiently(lambda: _told(lambda: head(store, key), place))["size"])
 
     def keys(self, prefix: str) -> list[str]:
         """Of the object with that key, or of all below that prefix."""
@@ -130,7 +130,7 @@ def _opened(url: str) -> ObjectStore:
     return connect(found, TIMEOUTS)
 
 
-def _patiently(call: Callable[[], T]) -> T:
+def patiently(call: Callable[[], T]) -> T:
     rng = random.Random()
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
@@ -225,7 +225,7 @@ class _FolderUpload:
                     os.link(self._temporary, self._path)
                 else:
                     os.link(f"/proc/self/fd/{self._fd}", self._path, src_dir_fd=self._fd, follow_symlinks=True)
-            _flush_directory(os.path.dirname(self._path))
+            flush_directory(os.path.dirname(self._path))
             self._check_marked()
         except OSError as error:
             raise self._failure(error) from error
@@ -264,11 +264,11 @@ def _make_durable(root: str, directory: str) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(one)
     for one in missing:
-        _flush_directory(os.path.dirname(one))
+        flush_directory(os.path.dirname(one))
     _durable.update(missing)
 
 
-def _flush_directory(directory: str) -> None:
+def flush_directory(directory: str) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

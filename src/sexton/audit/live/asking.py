@@ -19,7 +19,7 @@ from sexton.protocol.errors import ErrorCode
 from sexton.types import TopicPartition
 
 PARTITIONS_MAX: Final = 200
-"""In one request."""
+"""Largest number of partitions in one request."""
 
 ONE_BATCH_BYTES: Final = 1
 """A broker sends at least one batch, however large."""
@@ -55,13 +55,13 @@ async def _fetch(
     answer = await peer.call(api, requests.fetch_body(offsets, replica_id, isolation, max_bytes), timeout_ms)
     check(getattr(answer, "error_code", ErrorCode.none), peer.rpc.peer)
     return {
-        (topic.topic, part.partition_index): _answer(peer, topic.topic, part)
+        (topic.topic, part.partition_index): answer_of(peer, topic.topic, part)
         for topic in answer.responses
         for part in topic.partitions
     }
 
 
-def _answer(peer: Peer, topic: str, part: Any) -> Answer | SextonError:
+def answer_of(peer: Peer, topic: str, part: Any) -> Answer | SextonError:
     error = error_of(part.error_code, "Read", topic, f"{topic}-{part.partition_index} at {peer.rpc.peer}")
     if error is not None:
         return error

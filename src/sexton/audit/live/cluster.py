@@ -25,7 +25,7 @@ CLUSTER_ACTION: Final = 1 << 9
 """Bits of what somebody may do with a cluster. Who may do these two is an operator, and sees all transactions."""
 
 FAILURES: Final = (NotConnectedError, ConnectionLostError, RefusedError, BadAnswerError)
-"""Of one broker: the others are asked all the same."""
+"""Why one broker could not be asked. The others are asked all the same."""
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class LiveCluster:
         return None if known is None else known.address
 
     async def refresh(self, topics: Sequence[str]) -> None:
-        """By the views of all brokers. Raises if none answers."""
+        """Merges the metadata of all brokers. Raises if none answers."""
         await self.client.refresh(topics)
         brokers = sorted(self.client.metadata.brokers)
         views = await asyncio.gather(*(self._view_of(broker, topics) for broker in brokers))
@@ -121,7 +121,7 @@ class LiveCluster:
         ask: Callable[[Peer, Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, T]]],
         instead: Callable[[SextonError], T],
     ) -> dict[ReplicaId, T]:
-        """All brokers at once, each for all of its replicas."""
+        """Asks all brokers at once, each for all of its replicas."""
         by_broker: dict[int, list[ReplicaId]] = defaultdict(list)
         for replica in replicas:
             by_broker[replica.broker].append(replica)

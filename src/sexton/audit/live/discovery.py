@@ -23,7 +23,7 @@ STORAGE_MODE: Final = "storage.mode"
 """A topic setting of Sexton's: its cloud topics lie in an object store, once."""
 
 TOPICS_MAX: Final = 100
-"""In one request."""
+"""Largest number of topics in one request."""
 
 LITERAL: Final = re.compile(r"[A-Za-z0-9._-]+")
 """Dots match anything in a pattern, and are in many names: a pattern without anything else is taken for a name, too."""

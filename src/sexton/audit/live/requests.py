@@ -68,7 +68,7 @@ def fetch_as(has_version_11: bool) -> FetchAs:
 def fetch_body(
     offsets: Mapping[TopicPartition, int], replica_id: int, isolation: int, max_bytes: int
 ) -> dict[str, Any]:
-    """At once, whatever there is: nothing is waited for at the broker."""
+    """The broker responds at once, with what there is."""
     topics: dict[str, list[dict[str, int]]] = {}
     for (topic, partition), offset in offsets.items():
         part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}

@@ -29,12 +29,12 @@ RETRIES_COUNT: Final = 10
 RETRY_S: Final = 0.3
 STRETCH_BYTES: Final = 64 << 20
 STRETCHES_MAX: Final = 256
-"""Of one replica."""
+"""Largest number of stretches of one replica."""
 OFFSET_BYTES: Final = 200
 """What an offset is taken for where a broker does not tell how large its log is."""
 
 RATE_BYTES_PER_S: Final = 50_000_000
-"""From one broker, unless asked for otherwise."""
+"""Default read rate from one broker."""
 
 
 class LiveSource:

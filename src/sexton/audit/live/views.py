@@ -15,7 +15,7 @@ from sexton.client.metadata import BrokerInfo, Metadata, PartitionInfo, TopicInf
 
 
 def agreed(views: Sequence[Metadata]) -> Metadata:
-    """Of at least one. A broker that any of them knows may be asked."""
+    """Merges the views of at least one broker. Any broker that one of them knows may be asked."""
     brokers: dict[int, BrokerInfo] = {}
     by_name: dict[str, list[TopicInfo]] = {}
     for view in views:

@@ -26,7 +26,7 @@ class LoopThread:
         self._clients: dict[Connecting, Client] = {}
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """From another thread."""
+        """Called from another thread: runs the coroutine in the worker's loop and returns its result."""
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
+from sexton.broker.compaction.host import Host
 from sexton.broker.compaction.service import CompactionService
 from sexton.compaction.acceptance import SwapTerms, may_adopt
 from sexton.compaction.contract import Committed, NewSegment, Offer, OfferedSegment, decode_offer
@@ -32,17 +32,15 @@ from sexton.log.batches import SCAN_BYTES, Walk
 from sexton.log.log import Log
 from sexton.log.segments import ClosedSegments
 from sexton.log.swap_disk import staging_path
-from sexton.ports.clock import Clock
-from sexton.ports.disk import Disk, File
+from sexton.ports.disk import File
 from sexton.ports.metastore import MetastoreUnavailableError
-from sexton.ports.work_queue import RunRow, WorkQueue
+from sexton.ports.work_queue import RunRow
 from sexton.protocol import private
 from sexton.protocol.errors import KafkaError
 from sexton.protocol.private import PrivateApi, RefusedError
 from sexton.records import names
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.replicas import Replicas
-from sexton.supervision import Pauses, Supervisor
+from sexton.supervision import Pauses
 from sexton.types import PartitionId
 
 logger = logging.getLogger(__name__)
@@ -117,23 +115,15 @@ class Adopter:
     def __init__(
         self,
         service: CompactionService,
-        replicas: Replicas,
-        disk: Disk,
-        clock: Clock,
-        queue: WorkQueue,
+        host: Host,
         ask: Ask,
-        rng: random.Random,
-        supervisor: Supervisor,
     ) -> None:
-        self._supervisor = supervisor
+        self._host = host
         self._service = service
         self._memory = service.memory
-        self._replicas = replicas
-        self._disk = disk
-        self._clock = clock
-        self._queue = queue
+        self._disk = host.disk
+        self._clock = host.clock
         self._ask_broker = ask
-        self._rng = rng
         self.rate = ByteRate(None)
         self._leaders: dict[int, _Leader] = {}
         self._open: dict[PartitionId, None] = {}
@@ -144,7 +134,7 @@ class Adopter:
     async def step(self) -> None:
         """Asks every leader once, and adopts what it can."""
         by_leader: dict[int, dict[PartitionId, LocalReplica]] = {}
-        for replica in self._replicas.all():
+        for replica in self._host.replicas.all():
             if self._service.publisher.takes_offers(replica):
                 by_leader.setdefault(replica.row.leader, {})[replica.topic_id, replica.partition] = replica
         self._leaders = {leader: known for leader, known in self._leaders.items() if leader in by_leader}
@@ -155,7 +145,7 @@ class Adopter:
             except (SextonError, ValueError, KeyError, TypeError) as error:
                 logger.debug("cannot ask broker %d for its compactions: %s", leader, error)
             except Exception as bug:
-                self._supervisor.survived(bug, "adoption", f"what broker {leader} offers")
+                self._host.supervisor.survived(bug, "adoption", f"what broker {leader} offers")
         await self._write_history()
 
     async def _follow(self, leader: int, followed: Mapping[PartitionId, LocalReplica]) -> None:
@@ -214,7 +204,7 @@ class Adopter:
                     error,
                 )
             except Exception as bug:
-                self._supervisor.survived(bug, "adoption", f"{replica.topic}-{replica.partition}")
+                self._host.supervisor.survived(bug, "adoption", f"{replica.topic}-{replica.partition}")
                 self._memory.patience.failed(key)
                 self._pauses.failed(replica.coordination.watermarks.incarnation, self._clock.monotonic_ms())
 
@@ -231,7 +221,7 @@ class Adopter:
         logger.info("%s-%d: %s up to %d", replica.topic, replica.partition, how, offer.bound)
         self._runs.append(
             RunRow(
-                run_id=uuid.UUID(int=self._rng.getrandbits(128), version=4),
+                run_id=uuid.UUID(int=self._host.rng.getrandbits(128), version=4),
                 finished_ms=self._clock.now_ms(),
                 broker_id=self._service.broker_id,
                 topic=replica.topic,
@@ -256,7 +246,7 @@ class Adopter:
             log.close_active(self._clock.now_ms())
             replica.flush_and_commit()
         closed = log.segments.closed(bound)
-        staging = staging_path(log.directory, f"{self._rng.getrandbits(128):032x}")
+        staging = staging_path(log.directory, f"{self._host.rng.getrandbits(128):032x}")
         self._disk.make_directory(staging)
         try:
             segments = [
@@ -386,7 +376,7 @@ class Adopter:
         runs, self._runs = self._runs, []
         if runs:
             try:
-                await self._queue.end_work(uuid.UUID(int=0), [], runs)
+                await self._host.metastore.end_work(uuid.UUID(int=0), [], runs)
             except MetastoreUnavailableError as error:
                 logger.debug("%d adoptions are missing in the history: %s", len(runs), error)
 

@@ -65,7 +65,7 @@ async def cluster(client: Client) -> dict[str, Any]:
 
 NEWEST: Final = "it is the newest record of its key"
 HORIZON: Final = "its delete horizon has not passed: a slow consumer may still need it"
-NOBODY_COMPACTS: Final = "Nobody compacts: no compactor runs. Start one: sexton compactor --metastore URL"
+NOBODY_COMPACTS: Final = "No compactor is running, so nothing is compacted. Start one: sexton compactor --metastore URL"
 
 
 async def history(client: Client, limit: int, topic: str | None = None) -> Mapping[str, Any]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os.path
-import random
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from sexton.broker.compaction.host import Host
 from sexton.broker.compaction.memory import Memory
 from sexton.broker.compaction.publish import Publisher
 from sexton.compaction.acceptance import SwapTerms, may_commit
@@ -25,11 +24,8 @@ from sexton.compaction.watermarks.replica import Pair
 from sexton.errors import SextonError
 from sexton.log.segments import ClosedSegments
 from sexton.log.swap_disk import staging_path
-from sexton.ports.clock import Clock
-from sexton.ports.disk import Disk
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.replicas import Replicas
 from sexton.settings.topic import TopicConfig
 
 logger = logging.getLogger(__name__)
@@ -55,23 +51,12 @@ class _Underway:
 
 
 class Plans:
-    def __init__(
-        self,
-        memory: Memory,
-        publisher: Publisher,
-        replicas: Replicas,
-        disk: Disk,
-        clock: Clock,
-        identity: Callable[[], tuple[int, int]],
-        rng: random.Random,
-    ) -> None:
+    def __init__(self, memory: Memory, publisher: Publisher, host: Host) -> None:
         self._memory = memory
         self._publisher = publisher
-        self._replicas = replicas
-        self._disk = disk
-        self._clock = clock
-        self._identity = identity
-        self._rng = rng
+        self._host = host
+        self._disk = host.disk
+        self._clock = host.clock
         self.validating = asyncio.Lock()
         """Held by the one log whose new segments are being validated (`Log.swap`)."""
         self._underway: dict[str, _Underway] = {}
@@ -88,7 +73,7 @@ class Plans:
 
     async def plan(self, topic_id: uuid.UUID, partition: int) -> Plan:
         """Raises NotDueError if there is nothing to compact, or KafkaError if this broker has no such replica."""
-        replica = self._replicas.by_id(topic_id, partition)
+        replica = self._host.replicas.by_id(topic_id, partition)
         if replica.log.failure is not None:
             raise NotDueError("its disk has failed", str(replica))
         high_watermark = replica.high_watermark
@@ -111,11 +96,11 @@ class Plans:
     def _plan(self, replica: LocalReplica, due: Due, high_watermark: int) -> Plan:
         log, config = replica.log, replica.config
         watermarks = replica.coordination.watermarks
-        plan_id = f"{self._rng.getrandbits(128):032x}"
+        plan_id = f"{self._host.rng.getrandbits(128):032x}"
         is_independent = replica.coordination.is_independent
         return Plan(
             plan_id=plan_id,
-            broker_id=self._identity()[0],
+            broker_id=self._host.identity[0],
             topic=replica.topic,
             topic_id=str(replica.topic_id),
             partition=replica.partition,
@@ -176,7 +161,7 @@ class Plans:
         created again, does not show that: its log, its watermarks and the planned segments still fit together, but its
         directory may belong to another log by now."""
         try:
-            return self._replicas.by_id(replica.topic_id, replica.partition) is replica
+            return self._host.replicas.by_id(replica.topic_id, replica.partition) is replica
         except KafkaError:
             return False
 

@@ -3,52 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
+from sexton.broker.compaction.host import Host
 from sexton.broker.compaction.lookout import Lookout
 from sexton.broker.compaction.memory import Memory
 from sexton.compaction.due import Due, is_due, must_close_active
-from sexton.ports.clock import Clock
-from sexton.ports.metastore import LeaseLostError, Metastore, MetastoreUnavailableError
+from sexton.ports.metastore import LeaseLostError, MetastoreUnavailableError
 from sexton.ports.work_queue import WorkKey, WorkRow
 from sexton.protocol.errors import KafkaError
 from sexton.replication.local_replica import LocalReplica, Role
-from sexton.replication.replicas import Replicas
-from sexton.supervision import Pauses, Supervisor
+from sexton.supervision import Pauses
 
 logger = logging.getLogger(__name__)
 
 
 class Publisher:
-    def __init__(
-        self,
-        memory: Memory,
-        replicas: Replicas,
-        clock: Clock,
-        metastore: Metastore,
-        identity: Callable[[], tuple[int, int]],
-        adopts: Callable[[], bool],
-        supervisor: Supervisor,
-    ) -> None:
+    def __init__(self, memory: Memory, host: Host) -> None:
         self._memory = memory
-        self._replicas = replicas
-        self._clock = clock
-        self._metastore = metastore
-        self._identity = identity
-        self._adopts = adopts
-        self._supervisor = supervisor
+        self._host = host
+        self._clock = host.clock
         self._pauses = Pauses()
-        self._lookout = Lookout(clock)
+        self._lookout = Lookout(host.clock)
         self._published: list[WorkRow] = []
 
     def has_news(self) -> bool:
-        return self._lookout.has_news(self._replicas.all())
+        return self._lookout.has_news(self._host.replicas.all())
 
     async def look(self) -> None:
         """Closes active segments whose records have waited too long, and publishes what is due."""
-        self._lookout.keep_only({one.coordination.watermarks.incarnation for one in self._replicas.all()})
+        self._lookout.keep_only({one.coordination.watermarks.incarnation for one in self._host.replicas.all()})
         rows = []
-        for replica in self._replicas.all():
+        for replica in self._host.replicas.all():
             if not replica.config.compacts or replica.log.failure is not None:
                 self._memory.no_longer_due((replica.topic_id, replica.partition))
                 continue
@@ -64,7 +49,7 @@ class Publisher:
                 logger.error("%r: cannot determine whether it is due for compaction: %s", replica, error)
                 continue
             except Exception as bug:
-                self._supervisor.survived(bug, "what is due", replica)
+                self._host.supervisor.survived(bug, "what is due", replica)
                 self._pauses.failed(log, now_ms)
                 continue
             self._pauses.succeeded(log)
@@ -78,7 +63,7 @@ class Publisher:
         if not rows and not self._published:
             return
         try:
-            await self._metastore.publish_work(*self._identity(), rows)
+            await self._host.metastore.publish_work(*self._host.identity, rows)
             self._published = rows
         except (MetastoreUnavailableError, LeaseLostError) as error:
             logger.debug("what is due cannot be published: %s", error)
@@ -106,7 +91,7 @@ class Publisher:
             return None
         found = due.eligibility
         return WorkRow(
-            key=WorkKey(self._identity()[0], *key),
+            key=WorkKey(self._host.identity[0], *key),
             topic=replica.topic,
             why=due.why,
             dirty_ratio_ppm=int(found.dirty_ratio * 1_000_000),
@@ -125,7 +110,7 @@ class Publisher:
         this broker."""
         wanted = [
             one
-            for one in self._replicas.all()
+            for one in self._host.replicas.all()
             if one.topic == topic and partition in (None, one.partition) and one.config.compacts
         ]
         for replica in wanted:
@@ -161,14 +146,14 @@ class Publisher:
 
     def takes_offers(self, replica: LocalReplica) -> bool:
         """Whether this replica adopts its leader's compactions now."""
-        return self._follows_compactions(replica) and self._identity()[0] in replica.row.isr
+        return self._follows_compactions(replica) and self._host.identity[0] in replica.row.isr
 
     def _follows_compactions(self, replica: LocalReplica) -> bool:
         """Whether this follower gets its leader's compactions: now, or as soon as it is in sync."""
         return (
             replica.role is Role.FOLLOWER
             and replica.config.compacts
-            and self._adopts()
+            and self._host.adopts_compactions()
             and not replica.coordination.is_independent
             and replica.log.failure is None
         )

@@ -27,16 +27,14 @@ from typing import Any, Final
 
 from sexton.broker.compaction.bulk import Bulk, Handler, answered
 from sexton.broker.compaction.cloud_topics import CloudTopics
+from sexton.broker.compaction.host import Host
 from sexton.broker.compaction.memory import LastCompaction
 from sexton.broker.compaction.offers import Offers
 from sexton.broker.compaction.service import CompactionService
 from sexton.compaction.contract import decode_result
-from sexton.ports.disk import Disk
 from sexton.ports.network import Part
-from sexton.ports.work_queue import WorkQueue
 from sexton.protocol.private import PrivateApi
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.replicas import Replicas
 
 logger = logging.getLogger(__name__)
 
@@ -49,21 +47,10 @@ STATUS_STEP: Final = 50
 
 
 class Requests:
-    def __init__(
-        self,
-        service: CompactionService,
-        replicas: Replicas,
-        disk: Disk,
-        broker_id: int,
-        queue: WorkQueue,
-        cloud_topics: CloudTopics,
-    ) -> None:
-        self._cloud_topics = cloud_topics
+    def __init__(self, service: CompactionService, host: Host, cloud_topics: CloudTopics) -> None:
         self._service = service
-        self._queue = queue
-        self._replicas = replicas
-        self._disk = disk
-        self._broker_id = broker_id
+        self._host = host
+        self._cloud_topics = cloud_topics
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -73,8 +60,8 @@ class Requests:
             PrivateApi.COMPACTION_ABANDON: self._answering(self._abandon),
             PrivateApi.COMPACTION_REQUEST: self._answering(self._request),
             PrivateApi.COMPACTION_HISTORY: self._answering(self._history),
-            **Bulk(self._service, self._disk).handlers(),
-            **Offers(self._service, self._replicas).handlers(),
+            **Bulk(self._service, self._host.disk).handlers(),
+            **Offers(self._service, self._host.replicas).handlers(),
         }
 
     def _answering(self, answer: Callable[[Mapping[str, Any]], Awaitable[Any]]) -> Handler:
@@ -85,14 +72,14 @@ class Requests:
 
     async def _status(self, asked: Mapping[str, Any]) -> Any:
         return {
-            "broker_id": self._broker_id,
+            "broker_id": self._service.broker_id,
             "replicas": [*await self.status(), *await self._cloud_topics.status()],
             "compactors_count": self._service.compactors.count,
         }
 
     async def status(self) -> list[dict[str, Any]]:
         """Status of every compacted replica here, ordered by topic and partition."""
-        wanted = [one for one in self._replicas.all() if one.config.compacts]
+        wanted = [one for one in self._host.replicas.all() if one.config.compacts]
         wanted.sort(key=lambda one: (one.topic, one.partition))
         found = []
         for count, replica in enumerate(wanted, 1):
@@ -111,7 +98,7 @@ class Requests:
             "topic": replica.topic,
             "partition": replica.partition,
             "role": replica.role.value,
-            "is_in_sync": self._broker_id in replica.row.isr,
+            "is_in_sync": self._service.broker_id in replica.row.isr,
             "coordination": replica.config.compaction_coordination,
             "log_start_offset": replica.log.start_offset,
             "log_end_offset": replica.log.end_offset,
@@ -168,11 +155,11 @@ class Requests:
     async def _history(self, asked: Mapping[str, Any]) -> Any:
         limit = max(0, min(RUNS_MAX, int(asked.get("limit", RUNS_MAX))))
         topic = asked.get("topic")
-        work = await self._queue.read_work()
+        work = await self._host.metastore.read_work()
         return {
-            "runs": await self._queue.read_runs(limit, None if topic is None else str(topic)),
+            "runs": await self._host.metastore.read_runs(limit, None if topic is None else str(topic)),
             "work": [row for row in work if topic in (None, row.topic)],
-            "compactors": await self._queue.read_compactors(),
+            "compactors": await self._host.metastore.read_compactors(),
         }
 
 

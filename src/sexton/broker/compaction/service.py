@@ -10,56 +10,36 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-
 from sexton.broker.compaction.compactors import LiveCompactors
+from sexton.broker.compaction.host import Host
 from sexton.broker.compaction.memory import Memory
 from sexton.broker.compaction.plans import Plans
 from sexton.broker.compaction.publish import Publisher
-from sexton.ports.clock import Clock
-from sexton.ports.disk import Disk
-from sexton.ports.metastore import Metastore
-from sexton.replication.replicas import Replicas
-from sexton.supervision import Supervisor
 
 
 class CompactionService:
     def __init__(
         self,
-        replicas: Replicas,
-        disk: Disk,
-        clock: Clock,
-        metastore: Metastore,
-        identity: Callable[[], tuple[int, int]],
-        rng: random.Random,
-        adopts: Callable[[], bool] = lambda: False,
-        supervisor: Supervisor | None = None,
-        can_renew: Callable[[], bool] = lambda: True,
+        host: Host,
     ) -> None:
-        """`adopts` returns whether followers adopt their leader's compactions, `can_renew` whether the broker's lease
-        is valid."""
-        self._replicas = replicas
-        self._identity = identity
-        self.memory = Memory(disk, clock)
-        self.publisher = Publisher(
-            self.memory, replicas, clock, metastore, identity, adopts, supervisor or Supervisor()
-        )
-        self.plans = Plans(self.memory, self.publisher, replicas, disk, clock, identity, rng)
-        self.compactors = LiveCompactors(metastore, clock, can_renew)
+        self._host = host
+        self.memory = Memory(host.disk, host.clock)
+        self.publisher = Publisher(self.memory, host)
+        self.plans = Plans(self.memory, self.publisher, host)
+        self.compactors = LiveCompactors(host.metastore, host.clock, host.lease_is_valid)
 
     @property
     def broker_id(self) -> int:
-        return self._identity()[0]
+        return self._host.identity[0]
 
     @property
     def broker_epoch(self) -> int:
-        return self._identity()[1]
+        return self._host.identity[1]
 
     async def look(self) -> None:
         """Publishes what is due, after plans that can never be committed are out of the way."""
         self.plans.collect()
-        self.memory.prune(self._replicas.all())
+        self.memory.prune(self._host.replicas.all())
         await self.publisher.look()
         await self.compactors.look()
 

@@ -112,9 +112,9 @@ def _traffic(out: Exposition, broker: Broker) -> None:
 
 def _cloud(out: Exposition, broker: Broker) -> None:
     """Of brokers that have a store for cloud topics."""
-    cloud, stats = broker.replicas.cloud, broker.cloud_stats
-    if cloud is None or broker.collector is None:
+    if broker.cloud is None:
         return
+    cloud, stats = broker.cloud.replicas, broker.cloud.stats
     uploads, led = cloud.parts.uploads, [one.log for one in cloud.all() if one.is_leader]
     out.gauge("sexton_cloud_partitions_led", "Partitions of cloud topics that this broker leads.", len(led))
     out.gauge("sexton_cloud_log_bytes", "Of these, in the store.", sum(one.size_bytes for one in led))
@@ -144,7 +144,7 @@ def _cloud(out: Exposition, broker: Broker) -> None:
     taken = [({"operation": name}, one.counts, one.seconds) for name, one in timed]
     out.histogram("sexton_cloud_seconds", doc, STORE_BOUNDS_S, taken)
     doc = "Objects that this broker has deleted because nothing referred to them."
-    out.counter("sexton_cloud_objects_deleted_total", doc, broker.collector.deleted_count)
+    out.counter("sexton_cloud_objects_deleted_total", doc, broker.cloud.collector.deleted_count)
 
 
 def _api_name(key: int) -> str:

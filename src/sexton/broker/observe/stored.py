@@ -29,7 +29,7 @@ class Stored:
         """Nothing on other brokers, nor while the metastore is away."""
         broker = self._broker
         controller = broker.view.controller
-        if broker.collector is None or controller is None or controller.broker_id != broker.config.node_id:
+        if broker.cloud is None or controller is None or controller.broker_id != broker.config.node_id:
             return
         try:
             await self._refresh()

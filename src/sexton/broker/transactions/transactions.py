@@ -37,14 +37,7 @@ class Transactions:
         self.markers = MarkerSender(broker, self.peers)
         self.verifier = Verifier(broker, self.peers)
         self.service = TransactionService(
-            broker.clock,
-            broker.config,
-            self.partitions_count,
-            broker.producer_ids.next,
-            self.markers.send,
-            broker.lease_is_valid,
-            broker.supervisor,
-            broker.is_elected,
+            broker, broker.config, next_producer_id=broker.producer_ids.next, send_markers=self.markers.send
         )
         self._coordinated: dict[int, Bindings] = {}
         """Bindings by partition of `__transaction_state`."""
@@ -52,9 +45,6 @@ class Transactions:
         self._offsets = Bindings()
         self._marked = Bindings(refuses_former=True)
         self._led_since: dict[tuple[str, int], int] = {}
-
-    def partitions_count(self) -> int:
-        return self._broker.view.partitions_count(TRANSACTIONS_TOPIC)
 
     def reconfigure(self) -> None:
         self.service.reconfigure(self._broker.config)
@@ -95,7 +85,7 @@ class Transactions:
             await asyncio.sleep(READY_POLL_S)
 
     def _is_leader_for(self, transactional_id: str) -> bool:
-        if self.partitions_count() == 0:
+        if self._broker.partitions_count(TRANSACTIONS_TOPIC) == 0:
             return False
         row = self._broker.view.partition(TRANSACTIONS_TOPIC, self.service.partition_of(transactional_id))
         return row is not None and row.leader == self._broker.config.node_id

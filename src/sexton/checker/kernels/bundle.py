@@ -85,7 +85,9 @@ class Bundle:
         """Rows of all calls; or None for these: what a bundle knows of others is in its own calls' numbers."""
         self._whole = whole if self._calls is None else whole.of(self._calls)
         is_read = self._whole.is_read if is_counted else None
-        self._columns = Columns(self._whole.calls, whole.end_ns, mops, spans, is_read, sent)
+        self._columns = Columns(
+            calls=self._whole.calls, end_ns=whole.end_ns, mops=mops, spans=spans, is_read=is_read, sent=sent
+        )
 
     def census(self) -> Census:
         columns = self._columns

@@ -3,7 +3,7 @@
 
 How the broker uses it:
 
-    groups = GroupService(clock, rng, config, ViewTopics(view), partitions_count, own_config_of)
+    groups = GroupService(host, settings, ViewTopics(view))
     groups.load(partition, log)     when it has become the leader of that partition (a new epoch is a new call)
     groups.unload(partition)        when it no longer is
     await groups.close()
@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from sexton.coordinators.groups.coordinator import GroupCoordinator
@@ -45,17 +44,14 @@ from sexton.coordinators.groups.messages import (
 )
 from sexton.coordinators.groups.records import encode
 from sexton.coordinators.groups.topics import Topics
+from sexton.coordinators.host import GroupHost
 from sexton.coordinators.log import EndMarker, TransactionalLog
-from sexton.coordinators.partition import LedPartition, fail
+from sexton.coordinators.partition import LedPartition, PartitionService, fail
 from sexton.coordinators.service import CoordinatorService
-from sexton.coordinators.timers import Now
 from sexton.metadata.topics import OFFSETS_TOPIC
-from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, ControlType, Record
 from sexton.settings.broker import GroupSettings
-from sexton.settings.group import GroupConfig
-from sexton.supervision import Supervisor
 from sexton.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 T = TypeVar("T")
@@ -63,10 +59,6 @@ logger = logging.getLogger(__name__)
 
 NOTHING = Effects()
 """Effects of a read: none."""
-
-
-async def up_to_date() -> None:
-    """For a coordinator whose topics do not change elsewhere."""
 
 
 def _owner_of(batch: Batch) -> ProducerIdAndEpoch:
@@ -94,16 +86,14 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
         partition: int,
         log: TransactionalLog,
         coordinator: GroupCoordinator,
-        now: Callable[[], Now],
-        on_failed: Callable[[GroupsPartition, KafkaError], None],
-        supervisor: Supervisor | None = None,
-        catch_up: Callable[[], Awaitable[None]] = up_to_date,
+        service: PartitionService,
+        host: GroupHost,
     ) -> None:
-        super().__init__(partition, log, coordinator, now, on_failed, supervisor)
+        super().__init__(partition, log, coordinator, service)
         self.transactional_log = log
         self.parked: dict[int, asyncio.Future[Any]] = {}
         """Futures of waiting JoinGroup and SyncGroup requests, by token."""
-        self._catch_up = catch_up
+        self._host = host
         self.has_caught_up = False
         self._last_token = 0
         self._verifications: dict[ProducerIdAndEpoch, Verification] = {}
@@ -121,7 +111,7 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
         does not know yet, which must not be taken for deleted topics. This is done once per leadership, for afterwards
         only this broker writes here: so the log can be read again while the metastore is unreachable."""
         if not self.has_caught_up:
-            await self._catch_up()
+            await self._host.catch_up()
             self.has_caught_up = True
         await super().load()
         await self.until_writable()
@@ -190,28 +180,18 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
 class GroupService(CoordinatorService[GroupsPartition]):
     topic = OFFSETS_TOPIC
     invalid_name = ErrorCode.invalid_group_id
+    _host: GroupHost
 
     def __init__(
         self,
-        clock: Clock,
-        rng: random.Random,
+        host: GroupHost,
         settings: GroupSettings,
         topics: Topics,
-        partitions_count: Callable[[], int],
-        own_config_of: Callable[[str], GroupConfig | None] = lambda group: None,
-        may_serve: Callable[[], bool] = lambda: True,
-        supervisor: Supervisor | None = None,
-        catch_up: Callable[[], Awaitable[None]] = up_to_date,
-        is_elected: Callable[[str, int], bool] = lambda topic, partition: False,
     ) -> None:
-        """`own_config_of` returns the configs of one group. `catch_up` returns when `topics` shows every change
-        that was made before the call."""
-        super().__init__(clock, partitions_count, may_serve, supervisor, is_elected)
+        """`topics` must show every change that the host has caught up with."""
+        super().__init__(host)
         self.settings = settings
-        self._rng = rng
         self._topics = topics
-        self._own_config_of = own_config_of
-        self._catch_up = catch_up
 
     def reconfigure(self, settings: GroupSettings) -> None:
         self.settings = settings
@@ -232,7 +212,7 @@ class GroupService(CoordinatorService[GroupsPartition]):
             await asyncio.wait([loading])
 
         def forget() -> tuple[bool, Effects]:
-            effects = led.coordinator.forget_deleted(names, self._now())
+            effects = led.coordinator.forget_deleted(names, self.now())
             return bool(effects.records), effects
 
         await led.until_writable()
@@ -258,17 +238,17 @@ class GroupService(CoordinatorService[GroupsPartition]):
 
     def _new_partition(self, partition: int, log: TransactionalLog) -> GroupsPartition:
         coordinator = self._new_coordinator()
-        return GroupsPartition(partition, log, coordinator, self._now, self._on_failed, self.supervisor, self._catch_up)
+        return GroupsPartition(partition, log, coordinator, self, self._host)
 
     def _new_coordinator(self) -> GroupCoordinator:
-        return GroupCoordinator(self.settings, self._topics, self._rng, self._own_config_of)
+        return GroupCoordinator(self.settings, self._topics, self._host.rng, self._host.group_config)
 
     # Requests
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
         led = self._find_to_write(request.group)
         token, future = led.park()
-        self._carry_out(led, lambda: (None, led.coordinator.join(request, token, self._now())))
+        self._carry_out(led, lambda: (None, led.coordinator.join(request, token, self.now())))
         answer = await future
         assert isinstance(answer, JoinAnswer)
         return answer
@@ -276,7 +256,7 @@ class GroupService(CoordinatorService[GroupsPartition]):
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         led = self._find_to_write(request.group)
         token, future = led.park()
-        self._carry_out(led, lambda: (None, led.coordinator.sync(request, token, self._now())))
+        self._carry_out(led, lambda: (None, led.coordinator.sync(request, token, self.now())))
         answer = await future
         assert isinstance(answer, SyncAnswer)
         return answer
@@ -285,11 +265,11 @@ class GroupService(CoordinatorService[GroupsPartition]):
         """The response carries nothing that could be lost, so it does not wait for a commit: members stay while a
         replica is slow."""
         led = self._find(request.group)
-        self._carry_out(led, lambda: (None, led.coordinator.heartbeat(request, self._now())))
+        self._carry_out(led, lambda: (None, led.coordinator.heartbeat(request, self.now())))
 
     async def leave(self, group: str, members: Sequence[LeavingMember]) -> LeaveAnswer:
         led = self._find_to_write(group)
-        return await self._run(led, lambda: led.coordinator.leave(group, members, self._now()))
+        return await self._run(led, lambda: led.coordinator.leave(group, members, self.now()))
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
         # A member may go on while the log cannot be written. What is to be written then waits: an append that failed
@@ -297,14 +277,14 @@ class GroupService(CoordinatorService[GroupsPartition]):
         is_member = request.member_epoch > JOIN_EPOCH
         led = self._find(request.group) if is_member else self._find_to_write(request.group)
         heartbeat, can_write = led.coordinator.consumer_heartbeat, not is_member or led.is_writable
-        answer = self._carry_out(led, lambda: heartbeat(request, self._now(), can_write=can_write))
+        answer = self._carry_out(led, lambda: heartbeat(request, self.now(), can_write=can_write))
         if answer.member_epoch != request.member_epoch or answer.assignment is not None:
             await self._committed(led)
         return answer
 
     async def commit_offsets(self, request: OffsetCommitRequest) -> OffsetResults:
         led = self._find_to_write(request.group)
-        return await self._run(led, lambda: led.coordinator.commit_offsets(request, self._now()))
+        return await self._run(led, lambda: led.coordinator.commit_offsets(request, self.now()))
 
     def is_in_transaction(self, group: str, owner: ProducerIdAndEpoch) -> bool:
         """Whether the group's coordinator already holds offsets of the producer's open transaction."""
@@ -326,7 +306,7 @@ class GroupService(CoordinatorService[GroupsPartition]):
         led = self._find_to_write(request.group)
         led.check_owner(owner, verification)
         commit = led.coordinator.commit_in_transaction
-        results = self._carry_out(led, lambda: commit(request, owner, self._now()))
+        results = self._carry_out(led, lambda: commit(request, owner, self.now()))
         return self._results(led, results)
 
     async def _results(self, led: GroupsPartition, results: OffsetResults) -> OffsetResults:
@@ -342,7 +322,7 @@ class GroupService(CoordinatorService[GroupsPartition]):
         try:
             if led.end_transaction(marker):
                 producer_id, is_commit = marker.owner.producer_id, marker.is_commit
-                effects = led.coordinator.end_transaction(producer_id, is_commit, self._now())
+                effects = led.coordinator.end_transaction(producer_id, is_commit, self.now())
                 led.carry_out(effects, marker)
             await led.committed()
         except KafkaError as error:
@@ -356,11 +336,11 @@ class GroupService(CoordinatorService[GroupsPartition]):
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> OffsetResults:
         led = self._find_to_write(group)
-        return await self._run(led, lambda: led.coordinator.delete_offsets(group, topics, self._now()))
+        return await self._run(led, lambda: led.coordinator.delete_offsets(group, topics, self.now()))
 
     async def delete_group(self, group: str) -> None:
         led = self._find_to_write(group)
-        await self._run(led, lambda: (None, led.coordinator.delete_group(group, self._now())))
+        await self._run(led, lambda: (None, led.coordinator.delete_group(group, self.now())))
 
     async def describe_classic(self, group: str) -> DescribedClassicGroup | None:
         led = self._find(group)

@@ -3,7 +3,7 @@
 
 How the broker uses it:
 
-    transactions = TransactionService(clock, settings, partitions_count, next_producer_id, send_markers, may_serve)
+    transactions = TransactionService(host, settings, next_producer_id=…, send_markers=…)
     transactions.load(partition, epoch, log)    when it has become the leader of that partition
     transactions.unload(partition)              when it no longer is
     transactions.marker_written(...)            for each partition that has its marker
@@ -25,10 +25,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
 from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.host import Host
 from sexton.coordinators.log import CoordinatorLog
 from sexton.coordinators.partition import UNWRITABLE_PAUSE_MS, LedPartition, fail
 from sexton.coordinators.service import CoordinatorService
-from sexton.coordinators.timers import Now
 from sexton.coordinators.transactions.coordinator import LateEnd, ProducerIdNeeded, TransactionCoordinator
 from sexton.coordinators.transactions.ending import EarlyCommitError
 from sexton.coordinators.transactions.messages import (
@@ -43,11 +43,9 @@ from sexton.coordinators.transactions.messages import (
 from sexton.coordinators.transactions.records import encode_key, encode_value
 from sexton.coordinators.transactions.transaction import Transaction
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
-from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, Record
 from sexton.settings.broker import TransactionSettings
-from sexton.supervision import Supervisor
 from sexton.types import NO_PRODUCER_ID, ProducerId, ProducerIdAndEpoch, TopicPartition
 
 T = TypeVar("T")
@@ -76,6 +74,7 @@ class TransactionsPartition(LedPartition[TransactionCoordinator]):
     """One partition of `__transaction_state` that this broker leads: the pure coordinator on its log."""
 
     topic = TRANSACTIONS_TOPIC
+    _service: TransactionService
 
     def __init__(
         self,
@@ -83,16 +82,11 @@ class TransactionsPartition(LedPartition[TransactionCoordinator]):
         epoch: int,
         log: CoordinatorLog,
         coordinator: TransactionCoordinator,
-        now: Callable[[], Now],
-        on_failed: Callable[[TransactionsPartition, KafkaError], None],
-        on_decided: Callable[[TransactionsPartition, Markers], None],
-        supervisor: Supervisor | None = None,
+        service: TransactionService,
     ) -> None:
-        """`epoch` is the leader epoch: markers carry it, so that a former coordinator's markers can be recognized.
-        `on_decided` is called when markers are to be sent."""
-        super().__init__(partition, log, coordinator, now, on_failed, supervisor)
+        """`epoch` is the leader epoch: markers carry it, so that a former coordinator's markers can be recognized."""
+        super().__init__(partition, log, coordinator, service)
         self.epoch = epoch
-        self._on_decided = on_decided
         self._until_completed: dict[str, list[asyncio.Future[None]]] = {}
 
     def replay(self, batch: Batch, record: Record) -> None:
@@ -118,7 +112,7 @@ class TransactionsPartition(LedPartition[TransactionCoordinator]):
 
         def send(error: KafkaError | None) -> None:
             if error is None and not self.is_closed:
-                self._on_decided(self, markers)
+                self._service.send_markers(DueMarkers(self.partition, self.epoch, markers))
 
         self.when_committed(send)
 
@@ -158,22 +152,17 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
 
     def __init__(
         self,
-        clock: Clock,
+        host: Host,
         settings: TransactionSettings,
-        partitions_count: Callable[[], int],
+        *,
         next_producer_id: Callable[[], Awaitable[ProducerId]],
         send_markers: Callable[[DueMarkers], None],
-        may_serve: Callable[[], bool] = lambda: True,
-        supervisor: Supervisor | None = None,
-        is_elected: Callable[[str, int], bool] = lambda topic, partition: False,
     ) -> None:
-        """Reads, too, check `may_serve`: a partition that is verified for a transaction that has ended would get a
-        hanging transaction."""
-        super().__init__(clock, partitions_count, may_serve, supervisor, is_elected)
+        super().__init__(host)
         self.settings = settings
         self.concurrent_wait_ms = CONCURRENT_WAIT_MS
         self._next_producer_id = next_producer_id
-        self._send_markers = send_markers
+        self.send_markers = send_markers
 
     def reconfigure(self, settings: TransactionSettings) -> None:
         self.settings = settings
@@ -182,11 +171,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
 
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> asyncio.Task[None]:
         coordinator = TransactionCoordinator(self.settings)
-        return self._load_into(
-            TransactionsPartition(
-                partition, epoch, log, coordinator, self._now, self._on_failed, self._on_decided, self.supervisor
-            )
-        )
+        return self._load_into(TransactionsPartition(partition, epoch, log, coordinator, self))
 
     def _commit_timeout_ms(self) -> int:
         return COMMIT_TIMEOUT_MS
@@ -203,9 +188,6 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
                 led.coordinator.check_invariants()
 
     # Markers
-
-    def _on_decided(self, led: TransactionsPartition, markers: Markers) -> None:
-        self._send_markers(DueMarkers(led.partition, led.epoch, markers))
 
     def owes(self, due: DueMarkers, partition: TopicPartition) -> bool:
         """Whether the marker is still to be written, as far as this broker knows. False while the log is being read:
@@ -233,7 +215,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
 
         def note() -> tuple[None, Effects]:
             written = led.coordinator.marker_written
-            return None, written(markers.transactional_id, markers.producer, partition, self._now())
+            return None, written(markers.transactional_id, markers.producer, partition, self.now())
 
         self._carry_out(led, note)
 
@@ -241,13 +223,13 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
 
     def is_ready(self, transactional_id: str) -> bool:
         """Whether this broker is the coordinator of the id and has read its log."""
-        count = self._partitions_count()
+        count = self._host.partitions_count(self.topic)
         led = self.led.get(partition_for(transactional_id, count)) if count else None
         return led is not None and led.is_loaded
 
     async def init(self, request: InitRequest) -> ProducerIdAndEpoch:
         def attempt(led: TransactionsPartition, fresh_id: ProducerId | None) -> tuple[ProducerIdAndEpoch, Effects]:
-            return led.coordinator.init(request, fresh_id, self._now())
+            return led.coordinator.init(request, fresh_id, self.now())
 
         async def run(led: TransactionsPartition) -> ProducerIdAndEpoch:
             producer = await self._run_with_id(led, attempt)
@@ -259,7 +241,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
 
     async def add(self, request: AddRequest) -> None:
         async def run(led: TransactionsPartition) -> None:
-            await self._run(led, lambda: (None, led.coordinator.add(request, self._now())))
+            await self._run(led, lambda: (None, led.coordinator.add(request, self.now())))
 
         await self._patiently(request.transactional_id, run)
 
@@ -274,7 +256,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
 
     async def end(self, request: EndRequest) -> ProducerIdAndEpoch:
         def attempt(led: TransactionsPartition, fresh_id: ProducerId | None) -> tuple[ProducerIdAndEpoch, Effects]:
-            return led.coordinator.end(request, fresh_id, self._now())
+            return led.coordinator.end(request, fresh_id, self.now())
 
         async def run(led: TransactionsPartition) -> ProducerIdAndEpoch:
             return await self._run_with_id(led, attempt)
@@ -311,7 +293,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         return listed
 
     async def _list_one(self, led: TransactionsPartition, request: ListRequest) -> list[Transaction]:
-        return await self._run(led, lambda: (led.coordinator.matching(request, self._now()), NOTHING))
+        return await self._run(led, lambda: (led.coordinator.matching(request, self.now()), NOTHING))
 
     # Internals
 
@@ -324,7 +306,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         """Runs the operation; while the previous transaction's markers are being written, waits for them and tries
         again."""
         find = find or self._find_to_write
-        deadline_ms = self._clock.monotonic_ms() + self.concurrent_wait_ms
+        deadline_ms = self._host.clock.monotonic_ms() + self.concurrent_wait_ms
         while True:
             led = find(transactional_id)
             try:
@@ -332,7 +314,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
             except EarlyCommitError:
                 raise
             except KafkaError as error:
-                left_ms = deadline_ms - self._clock.monotonic_ms()
+                left_ms = deadline_ms - self._host.clock.monotonic_ms()
                 if error.code is not ErrorCode.concurrent_transactions or left_ms <= 0:
                     raise
                 if not await self._wait_until_completed(led, transactional_id, left_ms):

@@ -107,7 +107,7 @@ def _crc_step_u8(typing_context: Any, crc: Any, value: Any) -> Any:
 
 
 @kernel
-def _crc32c_by_instruction(data: Bytes, start: int, end: int) -> int:
+def crc32c_by_instruction(data: Bytes, start: int, end: int) -> int:
     crc = np.uint64(0xFFFFFFFF)
     position = start
     while position + 8 <= end:
@@ -139,7 +139,7 @@ _CRC_TABLES = _make_crc_tables()
 
 
 @kernel
-def _crc32c_by_table(data: Bytes, start: int, end: int) -> int:
+def crc32c_by_table(data: Bytes, start: int, end: int) -> int:
     crc = np.uint32(0xFFFFFFFF)
     position = start
     while position + 8 <= end:
@@ -155,7 +155,7 @@ def _crc32c_by_table(data: Bytes, start: int, end: int) -> int:
     return np.uint32(crc ^ np.uint32(0xFFFFFFFF))
 
 
-crc32c = _crc32c_by_instruction if HAS_CRC_INSTRUCTION else _crc32c_by_table
+crc32c = crc32c_by_instruction if HAS_CRC_INSTRUCTION else crc32c_by_table
 """CRC-32C of ``data[start:end]``."""
 
 

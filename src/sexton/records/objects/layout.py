@@ -108,10 +108,6 @@ class Run:
         before it, whose last batch may reach that far."""
         return max(0, bisect_right(self.blocks, offset, key=lambda block: block.offset) - 1)
 
-    def block_of_time(self, timestamp_ms: int) -> int | None:
-        """Number of the first block with a record at or after this time."""
-        return next((n for n, block in enumerate(self.blocks) if block.max_timestamp_ms >= timestamp_ms), None)
-
     def block_end(self, number: int) -> int:
         """Where a block ends, in the run."""
         return self.blocks[number + 1].position if number + 1 < len(self.blocks) else self.size_bytes

@@ -18,7 +18,7 @@ from sexton.types import PartitionId
 
 
 def _goes_on(self: Health | Segment) -> None:
-    """By path, whatever log that is by now."""
+    """Checks nothing: goes on by path, even if another log is there by now."""
 
 
 async def _stays_open(self: Kept) -> None:

@@ -18,7 +18,7 @@ class Patch(NamedTuple):
 
     @property
     def original(self) -> Any:
-        """As long as it is not in force."""
+        """What is replaced, as it is while the break is not in force."""
         return self.owner.__dict__[self.attribute]
 
 

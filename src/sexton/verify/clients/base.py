@@ -97,7 +97,7 @@ class Written(NamedTuple):
 
 
 class Replicas(NamedTuple):
-    """Of one partition, as broker ids."""
+    """Replicas of one partition, as broker ids."""
 
     all: Sequence[int]
     in_sync: Sequence[int]
@@ -153,7 +153,7 @@ class Consumer(Protocol):
         """Whatever one poll of the client returns."""
 
     def poll_messages(self, timeout_s: float) -> list[Message]:
-        """The same, in full."""
+        """Polls, and returns whole messages."""
 
     def assignment(self) -> list[Place]: ...
 

@@ -13,7 +13,7 @@ MODULE: Final = Path(__file__).with_name("go")
 
 
 def version() -> str:
-    """Of franz-go, as the module asks for it."""
+    """The version of franz-go that the Go module requires."""
     found = re.search(r"franz-go (v\S+)", (MODULE / "go.mod").read_text())
     assert found is not None
     return found[1]

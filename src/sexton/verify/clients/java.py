@@ -273,7 +273,7 @@ class Consumer:
         return sorted(moved)
 
     def generation(self) -> int:
-        """With KIP-848 the member's epoch."""
+        """Generation of the member; with KIP-848 the member epoch."""
         return int(first_known(lambda: self.client.groupMetadata().generationId(), lambda: -1))
 
     def position(self, place: Place) -> int:

@@ -119,10 +119,10 @@ def installed(*, has_emptied_markers: bool, has_members: bool = False, has_copie
         and (known.joins or not has_members)
         and (known.copies or not has_copiers)
     }
-    return [name for name, known in able.items() if (version_of(name) if known.package else _is_fetched(name))]
+    return [name for name, known in able.items() if (version_of(name) if known.package else is_fetched(name))]
 
 
-def _is_fetched(name: str) -> bool:
+def is_fetched(name: str) -> bool:
     return golang.is_built() if name == FRANZ_GO else jars.is_fetched(jars.DEFAULT_VERSION)
 
 

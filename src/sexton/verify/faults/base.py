@@ -52,7 +52,7 @@ class Scene:
     own_cluster: Cluster[Any] | None
     """None: it is not ours, and only clients suffer."""
     places: Callable[[], Sequence[Place]] = tuple
-    """Of the logs that are being used."""
+    """Returns the partitions that are being used."""
     is_over: threading.Event = field(default_factory=threading.Event)
     """Set when everything is to be healed: whatever a fault waits for, it stops waiting."""
     clients: Callable[[], Sequence[Client]] = tuple
@@ -61,7 +61,7 @@ class Scene:
     metastore: Postgres | None = None
     """None: a file, or none of Sexton's."""
     store: CloudStore | None = None
-    """Of cloud topics, if there are any."""
+    """The object store of cloud topics, if there are any."""
     own_proxy: Proxy | None = None
     """Between clients and brokers, if a fault needs it."""
     late: tuple[str, ...] = ()

@@ -162,7 +162,7 @@ async def _high_watermarks(client: Client, places: Iterable[Place]) -> dict[Plac
 
 
 def _logs(bootstrap: str, places: Iterable[Place]) -> dict[Place, list[Batch]]:
-    """Of their leaders."""
+    """Reads the logs of the partitions' leaders."""
 
     async def question(client: Client) -> dict[Place, list[Batch]]:
         starts = await list_offsets(client, dict.fromkeys(places, EARLIEST))

@@ -54,7 +54,7 @@ class Missed:
         self._note_markers(log)
 
     def look(self, log: Sequence[Batch]) -> None:
-        """At the leader's whole log, now."""
+        """Looks at the leader's whole log as it is now."""
         end_offset = log[-1].next_offset if log else 0
         newest = newest_records(log, self._missed_offset, end_offset)
         plain = plain_offsets(log)

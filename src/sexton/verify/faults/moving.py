@@ -89,7 +89,7 @@ class Leadership(Fault):
         return Told(self._move(lambda replicas: rng.sample(list(replicas), len(replicas))))
 
     def heal(self) -> None:
-        """Whoever leads is as good as any."""
+        """Nothing to heal: the partitions may stay where they are."""
         self._choice = -1
 
     def _move(self, order: Order) -> list[int]:

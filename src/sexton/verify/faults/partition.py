@@ -13,10 +13,10 @@ from sexton.verify.faults.base import Fault, Scene, Told, chosen
 from sexton.verify.faults.schedule import Act, Target
 
 Cuts = list[tuple[int, int]]
-"""Who sends in vain to whom."""
+"""Pairs of sender and receiver whose messages are lost."""
 
 Shape = Callable[[int, Sequence[int]], Cuts]
-"""Of one broker and all others."""
+"""Chooses the cuts between one broker and all others."""
 
 SHAPES_OF_THREE: Final = 3
 """Among so many brokers, the larger shapes are the same as some of the smaller ones."""

@@ -19,7 +19,7 @@ from typing import Final
 
 NS: Final = 1_000_000_000
 CALM_P: Final = 0.25
-"""Of periods without any fault."""
+"""Share of periods without any fault."""
 
 
 class Target(StrEnum):
@@ -28,7 +28,7 @@ class Target(StrEnum):
     MAJORITY = "majority"
     ALL = "all"
     LEADER = "leader"
-    """Of a log that is being written."""
+    """The leader of a log that is being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,6 @@ def _pairs(acts: Sequence[Act]) -> Iterator[tuple[Act, Act]]:
 
 
 def without(acts: Sequence[Act], left_out: Collection[int]) -> list[Act]:
-    """Those of all other episodes, in their order."""
+    """Returns the acts of all other episodes, in their order."""
     gone = {id(act) for each in episodes(acts) if each.number in left_out for act in (each.begin, each.end)}
     return [act for act in acts if id(act) not in gone]

@@ -17,7 +17,7 @@ from typing import Final
 
 LOGS: Final = ("broker.log", "server.log")
 TAIL_BYTES: Final = 32 << 20
-"""Of each log: of one that is larger, the end."""
+"""Most bytes that are shown of each broker's log: of a larger one, the end."""
 AROUND_MS: Final = 500
 LINES_MAX: Final = 40
 """Of a case: those that warn or name its topic before others, and then the last."""

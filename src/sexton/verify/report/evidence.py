@@ -24,7 +24,7 @@ LOGS_MAX: Final = 4
 NEIGHBOURS: Final = 4
 """Offsets on each side of a value that a strip shows."""
 RECORDS_MAX: Final = 6
-"""Of a poll, if none of them is concerned."""
+"""Records that are shown of a poll if the case concerns none of them."""
 VALUES_MAX: Final = 12
 
 Concerned = Mapping[int, Sequence[int]]
@@ -51,7 +51,14 @@ class Evidence:
         for look in view.probes:
             for log, broker in view.by_log(look, Ext.LEADERS).items():
                 leaders[log].append((look.end_ns, broker))
-        return cls(view, bars, {call.index: call for call in view.calls}, places, leaders, logs)
+        return cls(
+            view=view,
+            bars=bars,
+            calls={call.index: call for call in view.calls},
+            places=places,
+            leaders=leaders,
+            logs=logs,
+        )
 
     def html(self, case: Mapping[str, Any]) -> str:
         concerned = concerns(case)

@@ -224,7 +224,7 @@ def _logs(found: Mapping[str, Any]) -> list[int]:
 
 
 def _broken(name: str) -> str:
-    """Of what Sexton promises."""
+    """Names the rules of Sexton that the anomaly breaks, if any."""
     rules = ANOMALIES[name].rules
     told = f"{'s' * (len(rules) > 1)} {', '.join(map(str, rules))}"
     return f" It breaks Sexton's rule{told} (docs/rules.md)." if rules else ""

@@ -36,10 +36,8 @@ class _Script:
     filled: int = 0
     reads: bool = False
     done: int = 0
-    """Of the transactions."""
+    """Number of transactions that are done."""
     tries: int = 0
-    committed_to: int = 0
-    """Where the last committed transaction stood."""
     aborted_from: int | None = None
     """Where the last aborted transaction began to read, and where it ended."""
     aborted_to: int = 0
@@ -121,8 +119,6 @@ class Abort:
         script.is_rebalanced = False
         script.aborted_from = offsets[0] if is_intended else None
         script.aborted_to = offsets[-1] + 1
-        if op.type is Type.OK:
-            script.committed_to = offsets[-1] + 1
         script.tries = 0
         script.done += 1
 

@@ -115,7 +115,7 @@ WORKLOADS: Final[Mapping[str, Known]] = {
         always_in_transactions=True,
     ),
     "early-read": Known(
-        "Transactions that send, wait and poll: nobody may be given what is not committed.",
+        "Transactions that send, wait and poll: no consumer may get what is not committed.",
         lambda asked, rng: EarlyRead(EarlyReadOptions(), rng),
         always_in_transactions=True,
     ),

@@ -32,7 +32,7 @@ class QueueOptions:
     active_logs: int = 10
     sends_per_log_max: int = SENDS_PER_LOG_MAX
     micro_ops_max: int = 4
-    """In a transaction."""
+    """Most micro-operations in a transaction."""
     abort_p: float = ABORT_P
     """That a transaction is aborted on purpose, at each of its steps."""
 

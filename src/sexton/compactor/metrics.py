@@ -1,46 +1,15 @@
-"""A compactor's admin HTTP endpoint: liveness and metrics."""
+"""A compactor's metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
-
-from sexton.http.exposition import CONTENT_TYPE
-from sexton.http.server import HttpError, HttpServer, Page, Request
-from sexton.ports.network import Network
-from sexton.supervision import Supervisor
+from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from sexton.compactor.worker import Compactor
-
-PAGES: Final = {"/live": "whether this process lives", "/metrics": "for Prometheus"}
-
-
-class CompactorPages:
-    def __init__(self, compactor: Compactor) -> None:
-        self._compactor = compactor
-        self._server = HttpServer(self.answer, Supervisor())
-        self._metrics = CollectorRegistry(auto_describe=False)
-        self._metrics.register(CompactorMetrics(compactor))
-
-    async def start(self, network: Network, host: str, port: int) -> int:
-        return await self._server.start(network, host, port)
-
-    def close(self) -> None:
-        self._server.close()
-
-    async def answer(self, request: Request) -> Page:
-        if request.path == "/":
-            return Page.of_json(PAGES)
-        if request.path == "/live":
-            return Page.of_json({"compactor": self._compactor.name, "is_live": True})
-        if request.path == "/metrics":
-            return Page(generate_latest(self._metrics), CONTENT_TYPE)
-        raise HttpError(404, f"there is no {request.path}; / lists what there is")
 
 
 class CompactorMetrics(Collector):

@@ -1,0 +1,1 @@
+"""Anomalies that are planted into correct histories (`checker.sabotage`)."""
