@@ -77,7 +77,38 @@ class Membership:
     is_joined: bool = False
 
 
-class GroupConsumer:
+class GroupMember:
+    """What members of both protocols have in common: the positions of what they are assigned."""
+
+    def __init__(
+        self, client: Client, group: str, topics: Sequence[str], *, start_at: int, isolation: int, rack: str = ""
+    ) -> None:
+        """`start_at` (EARLIEST, LATEST or a timestamp) is where partitions without a committed offset begin."""
+        self._client = client
+        self._group = group
+        self._topics = list(topics)
+        self._start_at = start_at
+        self._isolation = isolation
+        self._heart: asyncio.Task[None] | None = None
+        self._committed: dict[TopicPartition, int] = {}
+        self.consumer = Consumer(client, isolation=isolation, reset_to=start_at if start_at < 0 else LATEST, rack=rack)
+
+    @property
+    def assigned(self) -> list[TopicPartition]:
+        return sorted(self.consumer.positions)
+
+    def _uncommitted(self) -> dict[TopicPartition, int]:
+        """Positions that have moved since they were committed."""
+        return {place: at for place, at in self.consumer.positions.items() if self._committed.get(place) != at}
+
+    async def _poll_assigned(self, max_wait_ms: int) -> list[Consumed]:
+        if not self.consumer.positions:
+            await asyncio.sleep(max_wait_ms / 1000)
+            return []
+        return await self.consumer.poll(max_wait_ms)
+
+
+class GroupConsumer(GroupMember):
     """`poll` joins when it must, and returns records of the partitions assigned to this member. Offsets are committed
     by `commit`."""
 
@@ -91,37 +122,22 @@ class GroupConsumer:
         isolation: int = READ_UNCOMMITTED,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
-        """`start_at` (EARLIEST, LATEST or a timestamp) is where partitions without a committed offset begin."""
-        self._client = client
-        self._group = group
-        self._topics = list(topics)
-        self._start_at = start_at
-        self._isolation = isolation
+        super().__init__(client, group, topics, start_at=start_at, isolation=isolation)
         self._session_timeout_ms = session_timeout_ms
         self.membership = Membership()
         self._assigned_as = ("", -1)
         """Member id and generation that the positions belong to; a new generation starts with new positions."""
-        self._heart: asyncio.Task[None] | None = None
-        self._committed: dict[TopicPartition, int] = {}
-        self.consumer = Consumer(client, isolation=isolation, reset_to=start_at if start_at < 0 else LATEST)
-
-    @property
-    def assigned(self) -> list[TopicPartition]:
-        return sorted(self.consumer.positions)
 
     async def poll(self, max_wait_ms: int = MAX_WAIT_MS) -> list[Consumed]:
         if not self.membership.is_joined:
             with suppress(RefusedError, NotConnectedError, ConnectionLostError):
                 await self.commit()  # what was read with the former assignment, if that is still valid
             await self._join()
-        if not self.consumer.positions:
-            await asyncio.sleep(max_wait_ms / 1000)
-            return []
-        return await self.consumer.poll(max_wait_ms)
+        return await self._poll_assigned(max_wait_ms)
 
     async def commit(self) -> None:
         """Commits the positions: everything that `poll` returned."""
-        moved = {place: at for place, at in self.consumer.positions.items() if self._committed.get(place) != at}
+        moved = self._uncommitted()
         if not moved:
             return
         assigned_as = member_id, generation = self._assigned_as

@@ -16,10 +16,10 @@ from typing import Any
 
 from sexton.client import apis
 from sexton.client.client import Client
-from sexton.client.consumer import LATEST, MAX_WAIT_MS, Consumed, Consumer, start_positions
+from sexton.client.consumer import LATEST, MAX_WAIT_MS, Consumed, start_positions
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
 from sexton.client.fetching import READ_UNCOMMITTED
-from sexton.client.groups import commit_body, commit_offsets, fetch_offsets
+from sexton.client.groups import GroupMember, commit_body, commit_offsets, fetch_offsets
 from sexton.protocol.errors import ErrorCode
 from sexton.types import TopicPartition
 
@@ -34,7 +34,7 @@ _FENCED = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch)
 _CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 
 
-class ConsumerMember:
+class ConsumerMember(GroupMember):
     """`poll` returns records of the partitions assigned to this member. Offsets are committed by `commit`."""
 
     def __init__(
@@ -47,12 +47,7 @@ class ConsumerMember:
         isolation: int = READ_UNCOMMITTED,
         rack: str = "",
     ) -> None:
-        """`start_at` (EARLIEST, LATEST or a timestamp) is where partitions without a committed offset begin."""
-        self._client = client
-        self._group = group
-        self._topics = list(topics)
-        self._start_at = start_at
-        self._isolation = isolation
+        super().__init__(client, group, topics, start_at=start_at, isolation=isolation, rack=rack)
         self._rack = rack
         self._member_id = str(uuid.UUID(int=client.rng.getrandbits(128)))
         self._epoch = JOIN_EPOCH
@@ -61,28 +56,18 @@ class ConsumerMember:
         self._told: frozenset[TopicPartition] | None = None
         """The partitions that the last heartbeat named as owned; None if the next one must contain everything."""
         self._topic_ids: dict[uuid.UUID, str] = {}
-        self._committed: dict[TopicPartition, int] = {}
         self._wake = asyncio.Event()
-        self._heart: asyncio.Task[None] | None = None
-        self.consumer = Consumer(client, isolation=isolation, reset_to=start_at if start_at < 0 else LATEST, rack=rack)
-
-    @property
-    def assigned(self) -> list[TopicPartition]:
-        return sorted(self.consumer.positions)
 
     async def poll(self, max_wait_ms: int = MAX_WAIT_MS) -> list[Consumed]:
         if self._heart is None or self._heart.done():
             self._heart = asyncio.ensure_future(self._beat())
         if self._target != self.consumer.positions.keys():
             await self._reconcile()
-        if not self.consumer.positions:
-            await asyncio.sleep(max_wait_ms / 1000)
-            return []
-        return await self.consumer.poll(max_wait_ms)
+        return await self._poll_assigned(max_wait_ms)
 
     async def commit(self) -> None:
         """Commits the positions: everything that `poll` returned."""
-        moved = {place: at for place, at in self.consumer.positions.items() if self._committed.get(place) != at}
+        moved = self._uncommitted()
         if moved and self._epoch > JOIN_EPOCH:
             body = commit_body(self._group, moved, self._epoch, self._member_id)
             await commit_offsets(self._client, self._group, body)
