@@ -154,18 +154,29 @@ def test_a_reassignment_that_is_cancelled_leaves_the_replicas_from_before() -> N
 def test_cancelling_when_only_new_replicas_are_in_sync_needs_leave_to_lose_records() -> None:
     row = replace(begun(partition((1, 2)), (3, 4)), isr=(3,), leader=3)
     with pytest.raises(KafkaError) as raised:
-        cancel(row, ALL)
+        cancel(row, brokers("AAFA"))
     assert raised.value.code is ErrorCode.invalid_replica_assignment
-    assert told(cancel(row, ALL, unclean=True)) == (1, 6, (1,))
+    assert told(cancel(row, brokers("AAFA"), unclean=True)) == (1, 6, (1,))
+
+
+def test_nothing_is_lost_by_going_back_while_an_in_sync_replica_runs() -> None:
+    """Seed 569: the leader that was deposed acknowledged one more record before it heard of that."""
+    row = replace(begun(partition((1, 2)), (3, 4)), isr=(3, 4), leader=3)
+    for running in ("AAAA", "AAFA", "AAFD", "AASF"):
+        with pytest.raises(KafkaError, match="stop these first") as raised:
+            cancel(row, brokers(running), unclean=True)
+        assert raised.value.code is ErrorCode.invalid_replica_assignment
+    lost = replace(row, incarnations={**row.incarnations, 3: marked_as_missing(uuid.UUID(int=3, version=4))})
+    assert told(cancel(lost, brokers("AAAF"), unclean=True)) == (1, 6, (1,)), "an empty log has nothing to lose"
 
 
 def test_going_back_uncleanly_elects_a_replica_that_runs() -> None:
     row = replace(begun(partition((1, 2)), (3, 4)), isr=(3,), leader=3)
-    back = cancel(row, brokers("FAAA"), unclean=True)
+    back = cancel(row, brokers("FAFA"), unclean=True)
     assert told(back) == (2, 6, (2,))
     assert set(back.incarnations) == {1, 2}
-    with pytest.raises(KafkaError) as raised:
-        cancel(row, brokers("FFAA"), unclean=True)
+    with pytest.raises(KafkaError, match="nobody to lead") as raised:
+        cancel(row, brokers("FFFA"), unclean=True)
     assert raised.value.code is ErrorCode.invalid_replica_assignment
 
 

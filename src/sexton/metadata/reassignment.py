@@ -66,7 +66,9 @@ def progress(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
 
 
 def cancel(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> PartitionRow:
-    """Goes back to the replicas from before. If only new ones are in sync, that requires an unclean election."""
+    """Goes back to the replicas from before. If only new ones are in sync, that requires an unclean election, which is
+    for partitions that have lost their in-sync replicas. A leader that runs would not hear of it at once, and go on
+    acknowledging what its successor never gets."""
     if not is_in_progress(row):
         raise KafkaError(ErrorCode.no_reassignment_in_progress, "the partition is not being reassigned")
     replicas = tuple(id_ for id_ in row.replicas if id_ not in row.adding)
@@ -76,7 +78,18 @@ def cancel(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> Par
     if not unclean:
         what = "only the new replicas are in sync: going back needs an unclean election"
         raise KafkaError(ErrorCode.invalid_replica_assignment, what)
+    _check_that_none_runs(row, brokers)
     return _elected_uncleanly(row, replicas, brokers)
+
+
+def _check_that_none_runs(row: PartitionRow, brokers: Brokers) -> None:
+    running = [id_ for id_ in row.isr if _have_it(row, [id_]) and id_ in brokers and brokers[id_].is_live]
+    if running:
+        what = (
+            f"only the new replicas are in sync, and {running} of them run: going back would lose what only they have. "
+            "Let the others get in sync, or stop these first"
+        )
+        raise KafkaError(ErrorCode.invalid_replica_assignment, what)
 
 
 def relied_on(row: PartitionRow, changed: PartitionRow) -> frozenset[int]:

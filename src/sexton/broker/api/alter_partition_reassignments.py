@@ -3,10 +3,11 @@
 The response says that the reassignment has begun; ListPartitionReassignments says what is still in progress. A
 reassignment that only changes the order of replicas, or removes some, completes at once.
 
-Deviations from Kafka: cancelling a reassignment is refused on compacted topics if none of the original replicas is in
-sync, whatever `unclean.leader.election.enable` says, and also if none of them is alive. In-sync replicas are not
-removed while no in-sync replica that would stay answers (REPLICA_NOT_AVAILABLE, which clients retry): it may have lost
-its disk a moment ago while its lease has not expired yet.
+Deviations from Kafka: if none of the original replicas is in sync, cancelling a reassignment is refused on compacted
+topics, whatever `unclean.leader.election.enable` says. On others it is refused while one of the new replicas that are
+in sync runs, for what only those have would be lost; and if none of the original ones is alive. In-sync replicas are
+not removed while no in-sync replica that would stay answers (REPLICA_NOT_AVAILABLE, which clients retry): it may have
+lost its disk a moment ago while its lease has not expired yet.
 """
 
 from __future__ import annotations

@@ -43,6 +43,10 @@ def _allows_what_the_setting_says(config: TopicConfig) -> bool:
     return config.unclean_leader_election_enable
 
 
+def _whoever_runs(row: PartitionRow, brokers: Brokers) -> None:
+    pass
+
+
 def _takes_the_first(row: PartitionRow, replicas: tuple[int, ...], brokers: Brokers) -> PartitionRow:
     return reassignment._elected(reassignment._without_reassignment(row, replicas, replicas[:1]), brokers)
 
@@ -64,6 +68,7 @@ REPLICATION: dict[str, Break] = {
     "cancel-elects-uncleanly": Break(
         (
             Patch(alter_partition_reassignments, "allows_unclean", _allows_what_the_setting_says),
+            Patch(reassignment, "_check_that_none_runs", _whoever_runs),
             Patch(reassignment, "_elected_uncleanly", _takes_the_first),
         ),
         Profile.COMPACTION,
