@@ -14,6 +14,7 @@ SOAK_REQUESTS_COUNT = 1_000_000
 TURN_S_MAX = 0.05
 
 
+@pytest.mark.timeout(3600)
 def test_whatever_strangers_send_nobody_else_is_hurt(is_soak: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """SEXTON_FUZZ_SEED repeats one run."""
     seed = int(os.environ.get("SEXTON_FUZZ_SEED", random.SystemRandom().randrange(2**32) if is_soak else 1))
