@@ -27,6 +27,7 @@ Bootstrap = Annotated[
     str,
     typer.Option(
         "--bootstrap-server",
+        "--bootstrap",
         "-b",
         metavar="HOST:PORT,...",
         envvar="SEXTON_BOOTSTRAP",

@@ -21,6 +21,7 @@ from sexton.cli.connect import (
     with_client,
 )
 from sexton.cli.topic_replicas import elect, reassign
+from sexton.cli.topic_stats import stats
 from sexton.settings.properties import parse_settings
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Make, show, change and delete topics.", no_args_is_help=True)
 app.command()(reassign)
 app.command()(elect)
+app.command()(stats)
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

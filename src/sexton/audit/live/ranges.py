@@ -8,6 +8,8 @@ of the same moment, and nothing is read twice.
 
 from __future__ import annotations
 
+import itertools
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +30,20 @@ EMPTY_MAX: Final = 3
 ANSWER_BYTES: Final = 8 << 20
 ANSWER_BYTES_MAX: Final = 1 << 30
 
+STRETCH_BYTES: Final = 64 << 20
+STRETCHES_MAX: Final = 256
+"""Of one replica."""
+
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
 _LAST_DELTA: Final = struct.Struct(">i")
 _LAST_DELTA_POSITION: Final = 23
+
+
+def cut(from_offset: int, to_offset: int, size_bytes: int) -> list[tuple[int, int]]:
+    """Offsets [from, to) in parts that tasks can read, about as many bytes in each."""
+    count = min(STRETCHES_MAX, to_offset - from_offset, max(1, math.ceil(size_bytes / STRETCH_BYTES)))
+    edges = [from_offset + (to_offset - from_offset) * index // count for index in range(count + 1)]
+    return list(itertools.pairwise(edges))
 
 
 class Answer(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from sexton.audit.live import asking, worker
 from sexton.audit.live.connecting import Connecting
 from sexton.audit.live.pace import Pace
-from sexton.audit.live.ranges import PAUSE_MS, Answer, Range, Taken
+from sexton.audit.live.ranges import ANSWER_BYTES, PAUSE_MS, Answer, Range, Taken
 from sexton.client.client import Client, Peer
 from sexton.client.errors import ConnectionLostError, NotConnectedError, RefusedError
 from sexton.client.metadata import Address
@@ -32,7 +32,8 @@ class LiveStretch:
 
     replica: int
     connecting: Connecting
-    address: Address
+    address: Address | None
+    """None: whoever leads the partition."""
     topic: str
     partition: int
     from_offset: int
@@ -42,10 +43,13 @@ class LiveStretch:
     """Of those that are read one after the other: it takes the batch that its first offset lies in."""
     bytes_per_s: float
     """Infinite for as fast as it goes."""
+    answer_bytes: int = ANSWER_BYTES
+    """What to ask for at once."""
 
     @property
     def place(self) -> str:
-        return f"{self.topic}-{self.partition} at {self.address[0]}:{self.address[1]}"
+        name = f"{self.topic}-{self.partition}"
+        return name if self.address is None else f"{name} at {self.address[0]}:{self.address[1]}"
 
     def pieces(self) -> Iterator[Piece]:
         thread = worker.of_this_process()
@@ -69,7 +73,13 @@ class LiveStretch:
         loop = asyncio.get_running_loop()
         pace = Pace(self.bytes_per_s, loop.time())
         place = (self.topic, self.partition)
-        reading = Range(self.place, self.from_offset, self.to_offset, takes_straddling=self.is_first)
+        reading = Range(
+            self.place,
+            self.from_offset,
+            self.to_offset,
+            takes_straddling=self.is_first,
+            answer_bytes=self.answer_bytes,
+        )
         while not reading.is_done:
             answer, pause_ms, note = await self._ask(client, place, reading)
             if answer is not None:
@@ -85,9 +95,10 @@ class LiveStretch:
     async def _ask(self, client: Client, place: TopicPartition, reading: Range) -> tuple[Answer | None, int, str]:
         """(answer, how long to wait if there is none, note)."""
         try:
-            peer = await client.peer_at(self.address)
+            peer = await self._peer(client)
             return await asking.fetch(peer, place, reading.next()), 0, ""
         except RefusedError as error:
+            client.forget()  # leadership may have moved
             if error.code == ErrorCode.offset_out_of_range:
                 note = await self._moved(peer, place, reading)
                 return None, PAUSE_MS if not note else 0, note
@@ -95,7 +106,13 @@ class LiveStretch:
                 raise
             return None, reading.failed(error.what, _now_ms()), ""
         except (NotConnectedError, ConnectionLostError) as error:
+            client.forget()
             return None, reading.failed(error.what, _now_ms()), ""
+
+    async def _peer(self, client: Client) -> Peer:
+        if self.address is None:
+            return await client.leader(self.topic, self.partition)
+        return await client.peer_at(self.address)
 
     async def _moved(self, peer: Peer, place: TopicPartition, reading: Range) -> str:
         bounds = (await asking.log_bounds(peer, [place])).get(place)

@@ -1,0 +1,43 @@
+"""One broker of Apache Kafka and three of Sexton, for all tests of commands that read any cluster's topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sexton.cli.main import app
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.kafka import KafkaCluster
+
+KAFKA, SEXTON = "kafka", "sexton"
+
+EAGER = {"log.cleaner.backoff.ms": 50, "group.initial.rebalance.delay.ms": 0}
+"""A broker's settings with which a cleaner is at work within a second."""
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    with KafkaCluster(settings=EAGER, heap="400m") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def sexton_cluster() -> Iterator[SextonCluster]:
+    with SextonCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(
+    params=[pytest.param(KAFKA, marks=pytest.mark.kafka), pytest.param(SEXTON, marks=pytest.mark.cluster)],
+)
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """Of each kind of cluster."""
+    name = "kafka" if request.param == KAFKA else "sexton_cluster"
+    found: KafkaCluster | SextonCluster = request.getfixturevalue(name)
+    return found.bootstrap
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "200"}, catch_exceptions=False)
