@@ -29,9 +29,13 @@ def sexton_cluster() -> Iterator[SextonCluster]:
         yield cluster
 
 
-@pytest.fixture(
-    params=[pytest.param(KAFKA, marks=pytest.mark.kafka), pytest.param(SEXTON, marks=pytest.mark.cluster)],
-)
+KINDS = (pytest.param(KAFKA, marks=pytest.mark.kafka), pytest.param(SEXTON, marks=pytest.mark.cluster))
+
+ON_KAFKA, ON_SEXTON = (pytest.mark.parametrize("bootstrap", [kind], indirect=True) for kind in KINDS)
+"""For what need not be shown twice."""
+
+
+@pytest.fixture(params=KINDS)
 def bootstrap(request: pytest.FixtureRequest) -> str:
     """Of each kind of cluster."""
     name = "kafka" if request.param == KAFKA else "sexton_cluster"

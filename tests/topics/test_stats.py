@@ -23,7 +23,7 @@ def stats_of(memory: Memory, **options: object) -> TopicStats:
     return collect(context, memory.topic(), memory.as_reading, **options)  # type: ignore[arg-type]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_all_numbers_are_those_of_a_look_at_each_record(rng: random.Random) -> None:
     memory = Memory({number: logs.random_log(rng).batches for number in range(rng.choice([1, 2, 3]))})
