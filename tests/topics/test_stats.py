@@ -47,6 +47,7 @@ def test_all_numbers_are_those_of_a_look_at_each_record(rng: random.Random) -> N
     places = Counter(key for fold in newest.values() for key in fold)
     live = Counter(key for fold in newest.values() for key, record in fold.items() if record.value is not None)
     if found.shared is not None:
+        assert found.shared.surplus_count == sum(places.values()) - len(places)
         assert found.shared.key_count == sum(count > 1 for count in places.values())
         assert found.shared.live_count == sum(count > 1 for count in live.values())
         for example in found.shared.examples:

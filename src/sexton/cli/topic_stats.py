@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from sexton.topics.stats import Amounts, PartitionStats, Sample, TopicStats
 
 DEFAULT_RATE_MB: Final = 50
+KEYS_A_PASS: Final = 5_033_164
+"""What Kafka's cleaner can keep apart at once with its defaults: 90 % of log.cleaner.dedupe.buffer.size (128 MiB, of
+one thread), 24 bytes a key."""
 NOT_ALL_READ: Final = 3
 """Exit code."""
 
@@ -228,6 +231,12 @@ def _lines(found: TopicStats, keys: Sequence[bytes | None]) -> Iterator[str]:
         yield f"{aborted:,.0f} records of aborted transactions are still there, which consumers do not see"
     if waiting:
         yield f"{waiting:,} records wait for an open transaction to end; they are not counted"
+    crowded = [str(each.log.partition) for each in found.partitions if _key_count(each) > KEYS_A_PASS]
+    if crowded:
+        yield (
+            f"[yellow]more keys than Kafka's cleaner takes in one pass with its defaults ({KEYS_A_PASS:,}):[/] "
+            f"partition {', '.join(crowded)}"
+        )
     if found.shared is not None:
         yield _shared_text(found)
         for key, example in zip(keys, found.shared.examples, strict=False):
@@ -242,6 +251,13 @@ def _lines(found: TopicStats, keys: Sequence[bytes | None]) -> Iterator[str]:
             yield f"[yellow]{escape(each.log.name)}:[/] {escape(note)}"
         if each.failure is not None:
             yield f"[red]{escape(each.log.name)}:[/] {escape(str(each.failure))}"
+
+
+def _key_count(part: PartitionStats) -> float:
+    """At least."""
+    if part.key_bounds is not None:
+        return part.key_bounds[0]
+    return 0.0 if part.amounts is None or part.amounts.key_count is None else part.amounts.key_count.value
 
 
 def _shared_text(found: TopicStats) -> str:
@@ -264,6 +280,7 @@ def _json(found: TopicStats, keys: Sequence[bytes | None]) -> dict[str, Any]:
         "topic": found.topic.name,
         "partition_count": found.topic.partition_count,
         "total": _amounts_json(found.total),
+        "distinct_keys": _distinct(found),
         "keys_in_several_partitions": None
         if shared is None
         else {
@@ -277,6 +294,13 @@ def _json(found: TopicStats, keys: Sequence[bytes | None]) -> dict[str, Any]:
         "partitions": [_partition_json(each) for each in found.partitions],
         "read_bytes": found.read_bytes,
     }
+
+
+def _distinct(found: TopicStats) -> int | None:
+    """In the total a key counts in each partition that has it."""
+    if found.shared is None or found.total is None or found.total.key_count is None:
+        return None
+    return found.total.key_count.rounded - found.shared.surplus_count
 
 
 def _partition_json(part: PartitionStats) -> dict[str, Any]:

@@ -61,6 +61,8 @@ class SharedKeys:
     key_count: int = 0
     live_count: int = 0
     """Keys whose newest record is a value in more than one: whoever reads them all gets them twice."""
+    surplus_count: int = 0
+    """How often keys are counted again in another partition."""
     examples: list[tuple[Place, ...]] = field(default_factory=list)
 
 
@@ -253,7 +255,8 @@ def count_keys(
     is_live = (entries["code"] & TOMBSTONE) == 0
     live = np.add.reduceat(is_live, starts, dtype=np.int64) if len(starts) else starts
     several = np.flatnonzero(sizes > 1)
-    shown_ones = several[np.argsort(-live[several], kind="stable")][:examples]
+    first_code, first_side = entries["code"][starts[several]], side[starts[several]]
+    shown_ones = several[np.lexsort((first_code, first_side, -live[several]))][:examples]
     places = [
         tuple(
             Place(int(side[index]), int(entries["code"][index]) >> FLAG_BITS, not is_live[index])
@@ -261,7 +264,7 @@ def count_keys(
         )
         for each in shown_ones.tolist()
     ]
-    return BucketKeys(counts, SharedKeys(len(several), int((live > 1).sum()), places))
+    return BucketKeys(counts, SharedKeys(len(several), int((live > 1).sum()), int((sizes - 1).sum()), places))
 
 
 def _joined(
@@ -276,12 +279,14 @@ def _joined(
             keys[number].newest_bytes += each.newest_bytes
         shared.key_count += part.shared.key_count
         shared.live_count += part.shared.live_count
+        shared.surplus_count += part.shared.surplus_count
         shared.examples += [
             tuple(place._replace(partition=partitions[place.partition]) for place in example)
             for example in part.shared.examples
         ]
-    shared.examples = sorted(shared.examples, key=lambda each: -sum(not place.is_tombstone for place in each))
-    shared.examples = shared.examples[:examples]
+    shared.examples = sorted(shared.examples, key=lambda each: (-sum(not place.is_tombstone for place in each), each))[
+        :examples
+    ]
     return keys, shared
 
 
