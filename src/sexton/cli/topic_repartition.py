@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from sexton.cli import show
-from sexton.cli.connect import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from sexton.cli.topic_stats import DEFAULT_RATE_MB, CommandConfig, Master, Rate, connecting_to, reading_at
+from sexton.cli.connect import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, CommandConfig
+from sexton.cli.topic_stats import DEFAULT_RATE_MB, Master, Rate, connecting_to, reading_at
 from sexton.settings.properties import parse_settings
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from sexton.cli import show
 from sexton.cli.broker import UsageError
-from sexton.cli.connect import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, parse_bootstrap, parse_ids
+from sexton.cli.connect import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, CommandConfig, parse_bootstrap, parse_ids
 
 if TYPE_CHECKING:
     from sexton.topics.finding import Reading, TopicClient
@@ -27,9 +27,6 @@ one thread), 24 bytes a key."""
 NOT_ALL_READ: Final = 3
 """Exit code."""
 
-CommandConfig = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Kafka's client settings: security.protocol, sasl.*, ssl.*.")
-]
 Rate = Annotated[float, typer.Option(min=0, metavar="MB/S", help="Read no faster from a broker; 0 for no limit.")]
 Master = Annotated[str, typer.Option(help="The Spark cluster: local[*], spark://host:7077, yarn, ...")]
 
@@ -89,7 +86,7 @@ def stats(
 
 def connecting_to(bootstrap: str, command_config: Path | None) -> Any:
     from sexton.audit.live.connecting import Connecting
-    from sexton.audit.live.opening import security_from
+    from sexton.client.security.files import security_from
     from sexton.topics.finding import CLIENT_ID
 
     return Connecting(tuple(parse_bootstrap(bootstrap)), security_from(command_config), CLIENT_ID)
