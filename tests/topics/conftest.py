@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from sexton.cli.main import app
 from sexton.harness.brokers import SextonCluster
+from sexton.harness.cloud_store import CloudStore
 from sexton.harness.kafka import KafkaCluster
 
 KAFKA, SEXTON = "kafka", "sexton"
@@ -24,8 +25,14 @@ def kafka() -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
-def sexton_cluster() -> Iterator[SextonCluster]:
-    with SextonCluster() as cluster:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudStore]:
+    with CloudStore(tmp_path_factory.mktemp("store")) as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def sexton_cluster(store: CloudStore) -> Iterator[SextonCluster]:
+    with SextonCluster(settings={"default.storage.mode": "local"}, store=store) as cluster:
         yield cluster
 
 

@@ -16,7 +16,10 @@ from sexton.audit.live.connecting import Connecting
 from sexton.cli.connect import parse_bootstrap
 from sexton.client.packed import PackedBatch
 from sexton.client.partitioner import partition_of
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.cloud_store import CloudStore
 from sexton.harness.kafka import KafkaCluster
+from sexton.harness.store_proxy import StoreFaults
 from sexton.topics import copying
 from sexton.topics.finding import Reading, TopicClient
 from sexton.topics.marks import TargetInUseError
@@ -251,3 +254,26 @@ def test_somebody_who_writes_to_the_target_meanwhile_is_noticed(
     monkeypatch.setattr(copying._Writer, "finish", meanwhile)
     with pytest.raises(copying.SomebodyElseWritesError):
         copy_of(client, "shared", "shared-4").copy()
+
+
+@pytest.mark.cluster
+def test_a_cloud_topic_is_copied_by_a_leader_that_has_to_load_it(
+    sexton_cluster: SextonCluster, store: CloudStore
+) -> None:
+    """It answers with nothing until it has; from this store that takes two seconds."""
+    make_topic(sexton_cluster.bootstrap, "cloudy", 1, {**QUIET, "storage.mode": "cloud"})
+    write(sexton_cluster.bootstrap, "cloudy")
+    before = latest(read(sexton_cluster.bootstrap, "cloudy"))
+    leader = AdminClient({"bootstrap.servers": sexton_cluster.bootstrap}).list_topics("cloudy", timeout=30)
+    node = leader.topics["cloudy"].partitions[0].leader
+    sexton_cluster.kill_node(node)
+    store.proxy.faults = StoreFaults(median_ms=2_000, p99_ms=2_001, methods=frozenset({"GET"}))
+    try:
+        with TopicClient(Connecting(tuple(parse_bootstrap(sexton_cluster.bootstrap)))) as client:
+            work = copy_of(client, "cloudy", "cloudy-4", settings={"storage.mode": "local"})
+            work.copy()
+            assert work.verify().same_count == KEYS - KEYS // 10
+        assert latest(read(sexton_cluster.bootstrap, "cloudy-4")) == before
+    finally:
+        store.heal()
+        sexton_cluster.start_node(node)

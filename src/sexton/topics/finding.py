@@ -23,6 +23,7 @@ from sexton.client.consumer import EARLIEST, LATEST, list_offsets
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.client.metadata import TopicInfo
+from sexton.client.raw import EMPTY_MAX, LOADING_MS
 from sexton.protocol.errors import ErrorCode
 from sexton.settings.layers import ConfigSource
 from sexton.types import TopicPartition
@@ -118,6 +119,8 @@ class Reading:
             size_bytes=size_bytes,
             is_first=is_first,
             bytes_per_s=self.bytes_per_s,
+            wait_ms=LOADING_MS,
+            empty_max=EMPTY_MAX,
             answer_bytes=min(ANSWER_BYTES, max(SMALL_ANSWER_BYTES, size_bytes)) if is_small else ANSWER_BYTES,
         )
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sexton.audit.live.looking import batches_at
 from sexton.client.client import Client
+from sexton.client.consumer import fetch
+from sexton.client.errors import RefusedError
+from sexton.client.raw import LOADING_MS
+from sexton.protocol.errors import ErrorCode
 
 PlaceOfRecord = tuple[str, int, int]
 """Topic, partition, offset."""
 
 
 async def records_at(client: Client, places: Iterable[PlaceOfRecord]) -> dict[PlaceOfRecord, bytes]:
-    """The keys of those that are still there."""
-    offsets: dict[tuple[str, int], list[int]] = {}
-    for topic, partition, offset in places:
-        offsets.setdefault((topic, partition), []).append(offset)
+    """The keys of those that are still there. For a few: each is a request."""
     found: dict[PlaceOfRecord, bytes] = {}
-    for (topic, partition), wanted in offsets.items():
-        await client.leader(topic, partition)
-        info = client.metadata.leader(topic, partition)
-        assert info is not None, "it was asked for before"
-        address = client.metadata.brokers[info.leader].address
-        for offset, batch in (await batches_at(client, address, (topic, partition), sorted(set(wanted)))).items():
-            for record in batch.records:
-                if record.offset == offset and record.key is not None:
-                    found[topic, partition, offset] = record.key
+    for topic, partition, offset in sorted(set(places)):
+        try:
+            records = (await fetch(client, topic, partition, offset, max_wait_ms=LOADING_MS)).records
+        except RefusedError as error:
+            if error.code != ErrorCode.offset_out_of_range:
+                raise
+            continue
+        if records and records[0].offset == offset and records[0].key is not None:
+            found[topic, partition, offset] = records[0].key
     return found

@@ -332,7 +332,7 @@ def _counts_of(facts: StretchFacts) -> Counts:
 def _traces(log: PartitionLog, facts: Sequence[StretchFacts]) -> Traces:
     """Of adjacent stretches. What lies between two, or before the first, is a gap if nothing spans it. Only below where
     consumers stop: the markers above are no trace."""
-    result, end = Traces(), log.log_start_offset
+    result, end = Traces(), _start_of(log, facts)
     for each in facts:
         if each.first_offset == NO_OFFSET or each.first_offset >= log.last_stable_offset:
             continue
@@ -341,6 +341,11 @@ def _traces(log: PartitionLog, facts: Sequence[StretchFacts]) -> Traces:
         result.join(_counts_of(each).traces)
         end = each.end_offset
     return result
+
+
+def _start_of(log: PartitionLog, facts: Sequence[StretchFacts]) -> int:
+    """What was deleted while it was read is no gap."""
+    return max([log.log_start_offset, *(each.log_start_offset for each in facts)])
 
 
 def _cleaned(log: PartitionLog, traces: Traces, present_count: int, delete_retention_ms: int) -> Cleaned | None:

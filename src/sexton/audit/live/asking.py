@@ -38,7 +38,8 @@ async def metadata(peer: Peer, topics: Sequence[str]) -> Any:
 
 async def fetch(peer: Peer, place: TopicPartition, asked: Asked) -> Answer:
     """Raises RefusedError, or NoPermissionError."""
-    found = (await _fetch(peer, {place: asked.offset}, asked.isolation, asked.max_bytes))[place]
+    offsets = {place: asked.offset}
+    found = (await _fetch(peer, offsets, asked.isolation, asked.max_bytes, wait_ms=asked.wait_ms))[place]
     if isinstance(found, SextonError):
         raise found
     return found
@@ -50,9 +51,10 @@ async def _fetch(
     isolation: int,
     max_bytes: int,
     timeout_ms: int | None = None,
+    wait_ms: int = 0,
 ) -> dict[TopicPartition, Answer | SextonError]:
     api, replica_id = requests.fetch_as(peer.speaks(requests.FETCH_OF_ANY_REPLICA))
-    answer = await peer.call(api, requests.fetch_body(offsets, replica_id, isolation, max_bytes), timeout_ms)
+    answer = await peer.call(api, requests.fetch_body(offsets, replica_id, isolation, max_bytes, wait_ms), timeout_ms)
     check(getattr(answer, "error_code", ErrorCode.none), peer.rpc.peer)
     return {
         (topic.topic, part.partition_index): _answer(peer, topic.topic, part)

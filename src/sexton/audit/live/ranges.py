@@ -60,6 +60,8 @@ class Asked(NamedTuple):
     offset: int
     isolation: int
     max_bytes: int
+    wait_ms: int = 0
+    """How long a broker may wait until it has something to send."""
 
 
 class Taken(NamedTuple):
@@ -82,6 +84,8 @@ class Range:
     to_offset: int
     takes_straddling: bool = True
     answer_bytes: int = ANSWER_BYTES
+    wait_ms: int = 0
+    empty_max: int = EMPTY_MAX
     offset: int = -1
     _isolation: int = READ_COMMITTED
     _empty_count: int = 0
@@ -95,7 +99,7 @@ class Range:
         return self.offset >= self.to_offset
 
     def next(self) -> Asked:
-        return Asked(self.offset, self._isolation, self.answer_bytes)
+        return Asked(self.offset, self._isolation, self.answer_bytes, self.wait_ms)
 
     def take(self, answer: Answer, now_ms: int) -> Taken:
         """Raises ReplicaUnreadableError if the replica has had fewer records than it should for too long."""
@@ -154,7 +158,7 @@ class Range:
         if answer.high_watermark <= self.offset:
             return self._wait(f"its high watermark went back to {answer.high_watermark:,}", now_ms)
         self._empty_count += 1
-        if self._empty_count <= EMPTY_MAX:
+        if self._empty_count <= self.empty_max:
             return Taken(0, 0, PAUSE_MS)
         self._empty_count = 0
         if self._isolation == READ_COMMITTED:

@@ -66,17 +66,17 @@ def fetch_as(has_version_11: bool) -> FetchAs:
 
 
 def fetch_body(
-    offsets: Mapping[TopicPartition, int], replica_id: int, isolation: int, max_bytes: int
+    offsets: Mapping[TopicPartition, int], replica_id: int, isolation: int, max_bytes: int, wait_ms: int = 0
 ) -> dict[str, Any]:
-    """At once, whatever there is: nothing is waited for at the broker."""
+    """At once, whatever there is, unless something is to be waited for at the broker."""
     topics: dict[str, list[dict[str, int]]] = {}
     for (topic, partition), offset in offsets.items():
         part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
         topics.setdefault(topic, []).append(part)
     return {
         "replica_id": replica_id,
-        "max_wait": 0,
-        "min_bytes": 0,
+        "max_wait": wait_ms,
+        "min_bytes": min(1, wait_ms),
         "max_bytes": max_bytes,
         "isolation_level": isolation,
         "session_id": 0,

@@ -12,7 +12,7 @@ import numpy as np
 from sexton.audit.live import asking, worker
 from sexton.audit.live.connecting import Connecting
 from sexton.audit.live.pace import Pace
-from sexton.audit.live.ranges import ANSWER_BYTES, PAUSE_MS, Answer, Range, Taken
+from sexton.audit.live.ranges import ANSWER_BYTES, EMPTY_MAX, PAUSE_MS, Answer, Range, Taken
 from sexton.client.client import Client, Peer
 from sexton.client.errors import ConnectionLostError, NotConnectedError, RefusedError
 from sexton.client.metadata import Address
@@ -45,6 +45,10 @@ class LiveStretch:
     """Infinite for as fast as it goes."""
     answer_bytes: int = ANSWER_BYTES
     """What to ask for at once."""
+    wait_ms: int = 0
+    """How long a broker may wait until it has something to send."""
+    empty_max: int = EMPTY_MAX
+    """So many answers without a record below the high watermark mean that there is none."""
 
     @property
     def place(self) -> str:
@@ -79,6 +83,8 @@ class LiveStretch:
             self.to_offset,
             takes_straddling=self.is_first,
             answer_bytes=self.answer_bytes,
+            wait_ms=self.wait_ms,
+            empty_max=self.empty_max,
         )
         while not reading.is_done:
             answer, pause_ms, note = await self._ask(client, place, reading)
