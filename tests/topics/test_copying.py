@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -52,10 +53,20 @@ def content(record: Record) -> tuple[object, ...]:
     return record.key, record.value, record.timestamp_ms, record.headers
 
 
-def copy(memory: Memory, target_count: int, *, keeps_all: bool, keeps_keyless: bool = False, codec: int = 0) -> None:
+def copy(
+    memory: Memory,
+    target_count: int,
+    *,
+    keeps_all: bool,
+    keeps_keyless: bool = False,
+    codec: int = 0,
+    from_offset: int = 0,
+) -> None:
     context = LocalContext(random.Random(1)).as_spark
-    topic = memory.topic()
-    some = [log for log in topic.partitions if log.last_stable_offset > log.log_start_offset]
+    logs_there = [
+        replace(log, log_start_offset=max(log.log_start_offset, from_offset)) for log in memory.topic().partitions
+    ]
+    some = [log for log in logs_there if log.last_stable_offset > log.log_start_offset]
     if not some:
         return
     done = repartition._Round(context, some, memory.as_reading, lambda step, tasks: None)
@@ -103,6 +114,23 @@ def test_a_copy_of_all_records_keeps_them_in_order(rng: random.Random) -> None:
     for number in range(count):
         wanted = [each for each in records if (0 if each.key is None else partition_of(each.key, count)) == number]
         assert target.of(number) == [content(each) for each in wanted]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_what_two_rounds_copy_is_what_one_would(rng: random.Random) -> None:
+    """Whatever is open or undecided when the first one stops."""
+    whole = logs.random_log(rng).batches
+    seen = whole[: rng.randrange(len(whole))]
+    memory = Memory({0: seen})
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        target = Target(monkeypatch)
+        copy(memory, 3, keeps_all=True, keeps_keyless=True)
+        so_far = memory.log(0).last_stable_offset if seen else whole[0].base_offset
+        copy(Memory({0: whole}), 3, keeps_all=True, keeps_keyless=True, from_offset=so_far)
+        once = Target(monkeypatch)
+        copy(Memory({0: whole}), 3, keeps_all=True, keeps_keyless=True)
+    assert [target.of(number) for number in range(3)] == [once.of(number) for number in range(3)]
 
 
 def test_of_a_key_in_two_partitions_the_newest_by_time_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
