@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -180,13 +181,13 @@ def _cells(amounts: Amounts | None, bounds: tuple[float, float] | None) -> Itera
 
 def number(estimate: Estimate, text: Callable[[int], str] = lambda count: f"{count:,}") -> str:
     """With what lies between it and the truth in 95 of 100 samples."""
-    from sexton.topics.sampling import STANDARD_ERRORS
-
     if estimate.is_exact:
         return text(estimate.rounded)
-    if estimate.variance == float("inf"):
+    if estimate.value == 0:
+        return "none seen"
+    if math.isinf(estimate.margin):
         return f"{text(estimate.rounded)} ± ?"
-    return f"{text(estimate.rounded)} ± {text(round(STANDARD_ERRORS * estimate.standard_error))}"
+    return f"{text(estimate.rounded)} ± {text(round(estimate.margin))}"
 
 
 def _bounds(bounds: tuple[float, float] | None) -> str:
@@ -223,7 +224,10 @@ def _lines(found: TopicStats, keys: Sequence[bytes | None]) -> Iterator[str]:
         chosen = f"{len(found.partitions):,} of {len(found.topic.partitions):,} partitions were read"
         yield f"{chosen}; the last row is an estimate for all of them"
     if any(each.is_sampled for each in found.partitions):
-        yield "± as in 95 of 100 samples. Keys of a sample are bounds: to count them, read all, or --sample-partitions"
+        yield (
+            "±: within it lies the truth, in 95 of 100 samples. Keys of a sample are bounds: "
+            "to count them, read all, or --sample-partitions"
+        )
     if aborted:
         yield f"{aborted:,.0f} records of aborted transactions are still there, which consumers do not see"
     if waiting:
@@ -260,10 +264,11 @@ def _key_count(part: PartitionStats) -> float:
 def _shared_text(found: TopicStats) -> str:
     shared = found.shared
     assert shared is not None, "asked before"
+    among = "partition" if len(found.partitions) == found.topic.partition_count else "of these partitions"
     if not shared.key_count:
-        return "no key is in more than one partition"
+        return f"no key is in more than one {among}"
     return (
-        f"[yellow]{shared.key_count:,} keys are in more than one partition[/], {shared.live_count:,} of them with a "
+        f"[yellow]{shared.key_count:,} keys are in more than one {among}[/], {shared.live_count:,} of them with a "
         "value in each: compaction never replaces one by the other"
     )
 
@@ -345,8 +350,8 @@ def _amounts_json(amounts: Amounts | None) -> dict[str, Any] | None:
         "would_save": None
         if saved is None or saved_bytes is None
         else {"records": round(saved), "bytes": round(saved_bytes)},
-        "standard_errors": {
-            name: None if each.variance == float("inf") else each.standard_error
+        "margins": {
+            name: None if math.isinf(each.margin) else round(each.margin)
             for name, each in named.items()
             if each is not None and not each.is_exact
         },

@@ -19,6 +19,9 @@ from sexton.records.kernels.columns import Records
 from sexton.records.kernels.scan import Table
 from sexton.spark.traces import Traces
 
+RECORD_OVERHEAD_BYTES = 6
+"""Of a small record, before its key: where it begins is not known if others of its batch were left out."""
+
 Longs = npt.NDArray[np.int64]
 Markers = npt.NDArray[np.void]
 
@@ -33,12 +36,11 @@ class Counted:
     size_bytes: int = 0
     """Of the batches, as they are stored."""
 
-    def look(self, table: Table, records: Records) -> None:
+    def look(self, records: Records) -> None:
         has_key = records["key_size"] >= 0
         self.record_count += len(records)
         self.keyless_count += len(records) - int(has_key.sum())
         self.tombstone_count += int((has_key & (records["value_size"] < 0)).sum())
-        self.size_bytes += int(table["size"].sum(dtype=np.int64))
 
     def add(self, other: Counted) -> None:
         self.record_count += other.record_count
@@ -134,8 +136,9 @@ def _one(value: int) -> Longs:
     return np.array([value], dtype=np.int64)
 
 
-def stored_sizes(records: Records, table: Table, starts: Longs, ends: Longs) -> Longs:
-    """How many stored bytes fall to each record: its part of its batch, header and compression included."""
+def stored_sizes(records: Records, table: Table, starts: Longs, ends: Longs, from_offset: int) -> Longs:
+    """How many stored bytes fall to each record: its part of its batch, header and compression included. Records below
+    an offset were left out."""
     if len(records) == 0:
         return np.zeros(0, dtype=np.int64)
     batch = records["batch"]
@@ -145,6 +148,10 @@ def stored_sizes(records: Records, table: Table, starts: Longs, ends: Longs) -> 
     is_first[1:] = batch[1:] != batch[:-1]
     before[is_first] = starts[batch[is_first]]
     plain = records["end"] - before
+    is_clipped = is_first & (table["base_offset"][batch] < from_offset)
+    plain = np.where(is_clipped, records["end"] - records["key_start"] + RECORD_OVERHEAD_BYTES, plain)
     packing = table["size"] / np.maximum(ends - starts, 1)
-    sizes: Longs = np.rint(plain * packing[batch]).astype(np.int64)
+    # Sums are rounded, not each size: of small records the errors would add up.
+    ends_of_records = np.rint(np.cumsum(plain * packing[batch])).astype(np.int64)
+    sizes: Longs = np.diff(ends_of_records, prepend=0)
     return sizes

@@ -51,6 +51,8 @@ class Side:
     """0: the largest that a batch may be anywhere."""
     counts_below: int | None = None
     """Where consumers stop, if what they see is to be counted, too."""
+    clips: bool = False
+    """Whether only records with offsets of the stretches count, and not all of the batches at their edges."""
 
     @property
     def size_bytes(self) -> int:
@@ -101,6 +103,7 @@ class FoldJob:
             from_offset=side.from_offset,
             carried=self._carried,
             counts_below=side.counts_below,
+            clips=side.clips,
         )
         return replace(scope, max_batch_bytes=side.max_batch_bytes) if side.max_batch_bytes else scope
 

@@ -98,6 +98,8 @@ class Scope:
     carried: Carried = Carried.CONTENT
     counts_below: int | None = None
     """Where consumers stop, if what they see is to be counted, too. It must be one of the cuts."""
+    clips: bool = False
+    """Whether only records with offsets of the stretch count, and not all of the batches at its edges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,15 +279,25 @@ class _Indexing:
         unpacker = worker_unpacker(self.scope.max_batch_bytes)
         for run in unpacked_runs(piece.data, wanted, unpacker, piece.place):
             rows, body, starts, ends = run
-            records = walk(body, starts, ends, wanted[rows], piece.place, self.scope.from_offset, INT64_MAX)
+            records = walk(body, starts, ends, wanted[rows], piece.place, *self._span())
             entries = np.empty(len(records), dtype=CONTENT)
             filled = self._fill(wanted[rows], run, records, entries)
             self._keyless_count += len(records) - filled
             if counted is not None:
-                counted.look(wanted[rows], records)
+                counted.look(records)
+                counted.size_bytes += (
+                    int(stored_sizes(records, wanted[rows], starts, ends, self._span()[0]).sum())
+                    if self.scope.clips
+                    else int(wanted[rows]["size"].sum(dtype=np.int64))
+                )
             entries["code"] |= flags
             parts.append(newest_of([entries[:filled]]))
         return parts
+
+    def _span(self) -> tuple[int, int]:
+        if self.scope.clips:
+            return max(self.scope.from_offset, self.stretch.from_offset), self.stretch.to_offset
+        return self.scope.from_offset, INT64_MAX
 
     def _fill(self, table: Table, run: Run, records: Records, entries: Contents) -> int:
         _, body, starts, ends = run
@@ -293,7 +305,9 @@ class _Indexing:
         if self.scope.carried is Carried.CONTENT:
             return int(hash_contents(body, records, *points, entries))
         is_size = self.scope.carried is Carried.SIZE_BYTES
-        numbers = stored_sizes(records, table, starts, ends) if is_size else records["timestamp"].copy()
+        numbers = (
+            stored_sizes(records, table, starts, ends, self._span()[0]) if is_size else records["timestamp"].copy()
+        )
         return int(hash_keys(body, records, numbers, *points, entries))
 
     def _add(self, into: list[Contents], parts: list[Contents]) -> None:

@@ -116,7 +116,7 @@ class PartitionStats:
     log: PartitionLog
     amounts: Amounts | None = None
     key_bounds: tuple[float, float] | None = None
-    """Of a sample: keys that were seen, and records that have one (and two standard errors)."""
+    """Of a sample: keys that were seen, and records that have one (with the margin)."""
     waiting_count: int | None = None
     """Records that consumers wait for: in open transactions, or behind one. None: not read."""
     cleaned: Cleaned | None = None
@@ -207,10 +207,16 @@ def _strata(log: PartitionLog, fraction: float | None, rng: random.Random) -> tu
 def _side(number: int, log: PartitionLog, strata: Sequence[Stratum], reading: Reading) -> Side:
     if strata:
         cells = [cell for stratum in strata for cell in stratum.cells]
-        stretches = tuple(reading.stretch(log, number, cell, is_first=False, is_small=True) for cell in cells)
+        stretches = tuple(reading.stretch(log, number, cell, is_first=True, is_small=True) for cell in cells)
     else:
         stretches = reading.stretches(log, number, log.log_start_offset, log.high_watermark)
-    return Side(0, stretches, from_offset=log.log_start_offset, counts_below=log.last_stable_offset)
+    return Side(
+        0,
+        stretches,
+        from_offset=log.log_start_offset,
+        counts_below=log.last_stable_offset,
+        clips=bool(strata),
+    )
 
 
 def _view(log: PartitionLog, facts: Sequence[StretchFacts]) -> View | None:
@@ -408,11 +414,11 @@ def _sampled(
     traces = Traces()
     for counts in cells:
         traces.join(counts.traces)
-    present = estimate(lambda counts: counts.present_count)
+    present = estimate(lambda c: c.committed.record_count + c.aborted.record_count + c.control_count)
     return PartitionStats(
         log=log,
         amounts=amounts,
-        key_bounds=(keys.key_count, with_key.value + 2 * with_key.standard_error),
+        key_bounds=(keys.key_count, with_key.value + with_key.margin),
         cleaned=_cleaned(log, traces, present.rounded, delete_retention_ms),
         is_sampled=True,
         notes=notes,
@@ -439,9 +445,13 @@ def _total(found: Sequence[PartitionStats], of: int) -> Amounts | None:
 
     def of_all(values: Sequence[Estimate]) -> Estimate:
         drawn = expanded([value.value for value in values], of)
-        within = sum(value.variance for value in values) * of / len(values)
-        is_exact = drawn.is_exact and all(value.is_exact for value in values)
-        return Estimate(drawn.value, drawn.variance + within, is_exact)
+        scale = of / len(values)
+        return Estimate(
+            drawn.value,
+            drawn.variance + sum(value.variance for value in values) * scale,
+            drawn.is_exact and all(value.is_exact for value in values),
+            drawn.squares + sum(value.squares for value in values) * scale**2,
+        )
 
     sums = {name: of_all([getattr(each, name) for each in known]) for name in _SUMMED}
     if all(each.key_count is not None for each in known):
