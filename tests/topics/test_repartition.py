@@ -256,6 +256,35 @@ def test_somebody_who_writes_to_the_target_meanwhile_is_noticed(
         copy_of(client, "shared", "shared-4").copy()
 
 
+@ON_SEXTON
+def test_a_key_that_the_target_alone_has_is_found_and_deleted_on_demand(bootstrap: str, client: TopicClient) -> None:
+    """As if its tombstone had been compacted away before the next round came."""
+    make_topic(bootstrap, "short", 2, QUIET)
+    write(bootstrap, "short", 1)
+    work = copy_of(client, "short", "short-4")
+    work.copy()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce("short-4", key="zombie", value="v", partition=3)
+    assert producer.flush(60) == 0
+    found = work.verify()
+    assert (found.differing_count, found.extra_count) == (1, 1)
+    assert work.delete_extra() == 1
+    assert work.verify().is_same
+    assert (b"zombie", None) in [record[:2] for record in read(bootstrap, "short-4")[3]]
+    assert work.delete_extra() == 0
+
+
+@ON_KAFKA
+def test_what_somebody_has_written_to_the_copy_since_is_not_covered(bootstrap: str, client: TopicClient) -> None:
+    make_topic(bootstrap, "moved", 2, QUIET)
+    write(bootstrap, "moved", 1)
+    copy_of(client, "moved", "moved-4").copy()
+    write(bootstrap, "moved-4", 1, first=900)
+    write(bootstrap, "moved", 1, first=100)
+    with pytest.raises(TargetInUseError, match="somebody has written"):
+        copy_of(client, "moved", "moved-4")
+
+
 @pytest.mark.cluster
 def test_a_cloud_topic_is_copied_by_a_leader_that_has_to_load_it(
     sexton_cluster: SextonCluster, store: CloudStore

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from sexton.cli import show
+from sexton.cli.broker import UsageError
 from sexton.cli.connect import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, CommandConfig
 from sexton.cli.topic_stats import DEFAULT_RATE_MB, Master, Rate, connecting_to, reading_at
 from sexton.settings.properties import parse_settings
@@ -63,6 +64,10 @@ def repartition(
     even_if_not_empty: Annotated[
         bool, typer.Option("--even-if-not-empty", help="Copy on top of records that are in the target.")
     ] = False,
+    delete_extra: Annotated[
+        bool,
+        typer.Option("--delete-extra", help="Delete keys in the target that the source has no record of any more."),
+    ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on copying what comes, until Ctrl-C.")] = False,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare both topics by key at the end.")] = True,
     show_keys: Annotated[bool, typer.Option("--show-keys", help="Name keys that differ.")] = False,
@@ -77,6 +82,9 @@ def repartition(
     Run it again after a crash, or to copy what came since. Keys go where Kafka's default partitioner puts them
     (murmur2, as Java clients do). Exit code 1: the copy differs from its source.
     """
+    if delete_extra and (even_if_not_empty or not verify):
+        what = "what is in the target alone is found by verifying, and must not be somebody else's"
+        raise UsageError(what, "--delete-extra", "Leave out --no-verify and --even-if-not-empty")
     from sexton.spark import session
     from sexton.topics.finding import TopicClient
     from sexton.topics.repartition import Repartition, Request
@@ -101,6 +109,9 @@ def repartition(
             work = Repartition(context, client, reading, request, progress)
             work.copy()
             found = work.verify() if verify else None
+            if delete_extra and work.delete_extra():
+                work.copy()
+                found = work.verify()
         if follow and (found is None or found.is_same):
             _follow(work, console)
         work.finish()
@@ -173,6 +184,12 @@ def _print(work: Repartition, keys: list[bytes]) -> None:
         return
     extra = f", {found.extra_count:,} of them are in the target alone" if found.extra_count else ""
     console.print(f"[bold red]{found.differing_count:,} keys differ[/]{extra}{since}", soft_wrap=True)
+    if found.extra_count:
+        console.print(
+            "What is in the target alone was deleted in the source, and compacted away before it could be copied; or "
+            "somebody else wrote it. --delete-extra deletes it in the target",
+            soft_wrap=True,
+        )
     for key in keys:
         console.print(f"  {escape(show.quoted(key, 80))}", soft_wrap=True)
 

@@ -1,21 +1,29 @@
 """How far a copy has come, where every Kafka user would look for it: offsets of a consumer group.
 
 The group of a target has an offset for each partition of the source (copied up to there) and for each of the target
-(where it ended then). Both are committed after each round of copying, in one request. So a run knows what an earlier
-one left: if the target ends where the group says, it goes on from there. If it ends further on, a round was broken off,
-or somebody else has written: a round is repeated on top, which a compacted topic does not mind, for the newest record
-of each key is then written after all that was left. Pure, but for reading and writing the offsets.
+(where it ended then), and says as their metadata whether a round is under way. They are committed before each round and
+after it, in one request. So a run knows what an earlier one left:
+
+*copied*, and the target ends where the group says: it goes on from there.
+*copied*, and it ends further on: somebody has written to it since, perhaps because all has moved there. Refused.
+*copying*: a round was broken off. It is repeated on top, which a compacted topic does not mind, for the newest record
+of each key is then written after all that was left.
+
+Pure, but for reading and writing the offsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from sexton.client.client import Client
-from sexton.client.groups import commit_body, commit_offsets, fetch_offsets
+from sexton.client.groups import commit_body, commit_offsets, fetch_committed
 from sexton.errors import SextonError
+
+COPYING: Final = "copying"
+COPIED: Final = "copied"
 
 Offsets = Mapping[int, int]
 """By partition."""
@@ -31,6 +39,8 @@ class TargetInUseError(SextonError):
 class Marks:
     source: Offsets
     target: Offsets
+    is_under_way: bool = False
+    """A round has begun, and has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +55,19 @@ def group_of(target: str) -> str:
 
 
 async def read_marks(client: Client, source: str, target: str) -> Marks:
-    found = await fetch_offsets(client, group_of(target))
+    found = await fetch_committed(client, group_of(target))
     return Marks(
-        {place[1]: offset for place, offset in found.items() if place[0] == source},
-        {place[1]: offset for place, offset in found.items() if place[0] == target},
+        {place[1]: offset for place, (offset, _) in found.items() if place[0] == source},
+        {place[1]: offset for place, (offset, _) in found.items() if place[0] == target},
+        any(metadata == COPYING for _, metadata in found.values()),
     )
 
 
 async def write_marks(client: Client, source: str, target: str, marks: Marks) -> None:
     offsets = {(source, number): offset for number, offset in marks.source.items()}
     offsets |= {(target, number): offset for number, offset in marks.target.items()}
-    await commit_offsets(client, group_of(target), commit_body(group_of(target), offsets))
+    metadata = COPYING if marks.is_under_way else COPIED
+    await commit_offsets(client, group_of(target), commit_body(group_of(target), offsets, metadata=metadata))
 
 
 def start_of(
@@ -85,6 +97,16 @@ def start_of(
         raise TargetInUseError("the source was made anew since the copy before", target, remedy)
     if all(end == marks.target[number] for number, end in target_ends.items()):
         return Start(marks.source, "an earlier copy is continued" if any(marks.target.values()) else "")
+    if not marks.is_under_way:
+        if takes_what_is_there:
+            return Start(
+                marks.source, "somebody has written to the target since; what came to the source is copied on top"
+            )
+        raise TargetInUseError(
+            "somebody has written to it since the copy before: what is newer there would be covered",
+            target,
+            "Has everything moved there already? --even-if-not-empty copies what has come to the source since on top",
+        )
     if may_repeat:
         return Start(marks.source, "an earlier run was broken off: what it was at is copied once more, on top")
     raise TargetInUseError(

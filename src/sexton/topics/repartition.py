@@ -14,6 +14,7 @@ and a copy of the whole log is refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +23,8 @@ from typing import ClassVar, Final
 import numpy as np
 from pyspark import RDD, SparkContext
 
+from sexton.client.client import Client
+from sexton.client.producer import Message, Producer
 from sexton.compaction import chunking
 from sexton.compaction.transactions import for_tasks, join_events
 from sexton.errors import SextonError
@@ -45,7 +48,8 @@ from sexton.topics.copying import (
     write_rows,
 )
 from sexton.topics.finding import PartitionLog, Reading, TopicClient, TopicLog
-from sexton.topics.marks import Marks, Offsets, TargetInUseError
+from sexton.topics.looking import records_at
+from sexton.topics.marks import Marks, TargetInUseError
 from sexton.topics.stats import count_keys
 from sexton.topics.verifying import Verified, verify
 
@@ -165,11 +169,9 @@ class Repartition:
         self.copied.offsets = {
             number: max(offset, start.from_offsets.get(number, offset)) for number, offset in starts.items()
         }
-        if not start.from_offsets:
-            self._mark(self._ends)
 
-    def _mark(self, ends: Offsets) -> None:
-        marks = Marks(dict(self.copied.offsets), dict(ends))
+    def _mark(self, *, is_under_way: bool = False) -> None:
+        marks = Marks(dict(self.copied.offsets), dict(self._ends), is_under_way)
         names = self.source.name, self.target.name
         self._client.run(lambda inside: progress_marks.write_marks(inside, *names, marks))
 
@@ -196,6 +198,7 @@ class Repartition:
         done = _Round(self._context, logs, self._reading, self._progress)
         if self.keeps_all:
             done.check_one_partition_a_key()
+        self._mark(is_under_way=True)
         written = done.write(
             Writing(
                 connecting=self._reading.connecting,
@@ -211,7 +214,7 @@ class Repartition:
         self._ends = {**self._ends, **{each.target: each.end_offset for each in written}}
         for log in logs:
             self.copied.offsets[log.partition] = log.last_stable_offset
-        self._mark(self._ends)
+        self._mark()
         count = sum(each.record_count for each in written)
         self.copied.record_count += count
         self.copied.round_count += 1
@@ -239,6 +242,31 @@ class Repartition:
         )
         self.copied.verified = found
         return found
+
+    def delete_extra(self) -> int:
+        """Deletes, in the target, keys that only the target has: their tombstones had gone from the source before they
+        could be copied. Returns how many; a key that has come back to the source since is in the next round."""
+        places = self.copied.verified.extras if self.copied.verified is not None else []
+        if not places:
+            return 0
+        self._mark(is_under_way=True)
+        name = self.target.name
+
+        async def delete(client: Client) -> Counter[int]:
+            keys = await records_at(client, places)
+            producer, counts = Producer(client), Counter[int]()
+            outcomes = []
+            for (_, partition, _), key in keys.items():
+                outcomes.append(await producer.queue(name, partition, [Message(key, None)]))
+                counts[partition] += 1
+            for outcome in outcomes:
+                await outcome
+            return counts
+
+        counts = self._client.run(delete)
+        self._ends = {number: end + counts[number] for number, end in self._ends.items()}
+        self._mark()
+        return counts.total()
 
     def finish(self) -> None:
         self._client.run(

@@ -30,6 +30,8 @@ Progress = Callable[[str, int], None]
 Look = Callable[[], Sequence[PartitionLog]]
 
 EXAMPLES_MAX: Final = 20
+EXTRAS_MAX: Final = 100_000
+"""Keys that are in the target alone, of which it is told where they are."""
 
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -46,6 +48,8 @@ class Verified:
     """Keys that were written to the source since."""
     examples: list[Place] = field(default_factory=list)
     """Where a differing key's record is, in one of the topics."""
+    extras: list[Place] = field(default_factory=list)
+    """Where the records are of keys that only the target has, as far as there are not too many."""
 
     @property
     def is_same(self) -> bool:
@@ -57,6 +61,7 @@ class Verified:
         self.extra_count += other.extra_count
         self.changed_count += other.changed_count
         self.examples = (self.examples + other.examples)[:EXAMPLES_MAX]
+        self.extras = (self.extras + other.extras)[:EXTRAS_MAX]
 
 
 def verify(
@@ -88,6 +93,7 @@ def verify(
         facts = [*facts, *job.add(more)]
         found = _compare(job, [*later, *target], facts, limits)
     found.examples = [(logs[side].topic, logs[side].partition, offset) for _, side, offset in found.examples]
+    found.extras = [(logs[side].topic, logs[side].partition, offset) for _, side, offset in found.extras]
     return found
 
 
@@ -144,14 +150,17 @@ def compare_bucket(
     changed = per_key(is_source & is_new) > 0
     is_same = ((target_live == 1) & (matches > 0)) | ((target_live == 0) & ((source_live == 0) | (source_dead > 0)))
     differs = ~changed & ~is_same
-    examples = []
-    for key in np.flatnonzero(differs)[:EXAMPLES_MAX].tolist():
-        at = int(starts[key])
-        examples.append(("", int(side[at]), int(entries["code"][at]) >> FLAG_BITS))
+    is_extra = differs & (source_live + source_dead == 0)
+
+    def places(rows: npt.NDArray[np.int64]) -> list[Place]:
+        return [("", int(side[row]), int(entries["code"][row]) >> FLAG_BITS) for row in rows.tolist()]
+
+    of_extra = np.flatnonzero(is_live & np.repeat(is_extra, np.diff(np.append(starts, len(entries)))))
     return Verified(
         same_count=int((~changed & is_same & (target_live > 0)).sum()),
         differing_count=int(differs.sum()),
-        extra_count=int((differs & (source_live + source_dead == 0)).sum()),
+        extra_count=int(is_extra.sum()),
         changed_count=int(changed.sum()),
-        examples=examples,
+        examples=places(starts[differs][:EXAMPLES_MAX]),
+        extras=places(of_extra[:EXTRAS_MAX]),
     )
