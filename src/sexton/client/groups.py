@@ -292,8 +292,9 @@ async def fetch_committed(
     async def attempt() -> dict[TopicPartition, tuple[int, str]]:
         peer = await client.coordinator(group)
         named = {"group_id": group, "member_id": member[0], "member_epoch": member[1], "topics": asked}
-        answer = await peer.call(apis.OFFSET_FETCH, {"groups": [named], "require_stable": True})
-        response = answer.groups[0]
+        body = {"group_id": group, "topics": asked, "groups": [named], "require_stable": True}
+        answer = await peer.call(apis.OFFSET_FETCH_OF_ONE_GROUP, body)
+        response = answer.groups[0] if hasattr(answer, "groups") else answer
         check(response.error_code, f"group {group}")
         found: dict[TopicPartition, tuple[int, str]] = {}
         for topic in response.topics:

@@ -102,7 +102,7 @@ class LiveStretch:
         """(answer, how long to wait if there is none, note)."""
         try:
             peer = await self._peer(client)
-            return await asking.fetch(peer, place, reading.next()), 0, ""
+            return await asking.fetch(peer, place, reading.next(), from_leader=self.address is None), 0, ""
         except RefusedError as error:
             client.forget()  # leadership may have moved
             if error.code == ErrorCode.offset_out_of_range:
