@@ -120,7 +120,9 @@ def audit(
     wanted = None if only is None else only_keys.read(only)
     spark = session.start("sexton audit", master)
     tasks_count = spark.sparkContext.defaultParallelism
-    sources = _sources(bootstrap, dirs or [], topic, everything, command_config, rate, tasks_count)
+    sources = _sources(
+        bootstrap, dirs or [], topic, everything, command_config, rate, tasks_count, str(spark.sparkContext.master)
+    )
     try:
         with show.spark_progress(spark.sparkContext, Console(stderr=True)) as progress:
             report = run.audit(spark.sparkContext, sources, confirm=confirm, only=wanted, progress=progress)
@@ -233,6 +235,7 @@ def _sources(
     command_config: Path | None,
     rate_mb: float,
     tasks_count: int,
+    master: str,
 ) -> list[Source]:
     """Brokers that answer go before their directories."""
     from sexton.audit.folders import Dirs, FolderSource
@@ -250,6 +253,7 @@ def _sources(
                 command_config=command_config,
                 rate_bytes_per_s=rate_mb * 1_000_000 if rate_mb else None,
                 tasks_count=tasks_count,
+                master=master,
             )
         )
     if dirs:

@@ -72,6 +72,7 @@ def watch(
             command_config=command_config,
             rate_bytes_per_s=rate * 1_000_000 if rate else None,
             tasks_count=context.defaultParallelism,
+            master=str(context.master),
         )
         try:
             return run.audit(context, [source])

@@ -104,7 +104,7 @@ def repartition(
     with TopicClient(connecting) as client:
         client.topic(source)  # before Spark starts: people mistype names
         context = session.start("sexton topic repartition", master).sparkContext
-        reading = reading_at(connecting, rate, context.defaultParallelism)
+        reading = reading_at(connecting, rate, context)
         with show.spark_progress(context, console) as progress:
             work = Repartition(context, client, reading, request, progress)
             work.copy()

@@ -66,7 +66,7 @@ def stats(
     with TopicClient(connecting) as client:
         log = client.topic(topic, None if partition is None else parse_ids(partition))
         spark = session.start("sexton topic stats", master)
-        reading = reading_at(connecting, rate, spark.sparkContext.defaultParallelism)
+        reading = reading_at(connecting, rate, spark.sparkContext)
         with show.spark_progress(spark.sparkContext, Console(stderr=True)) as progress:
             found = collect(
                 spark.sparkContext,
@@ -93,11 +93,12 @@ def connecting_to(bootstrap: str, command_config: Path | None) -> Any:
     return Connecting(tuple(parse_bootstrap(bootstrap)), security_from(command_config), CLIENT_ID)
 
 
-def reading_at(connecting: Any, rate_mb: float, tasks_count: int) -> Reading:
-    """All tasks may come to read from one broker, so each gets its part of the rate."""
+def reading_at(connecting: Any, rate_mb: float, context: Any) -> Reading:
+    from sexton.audit.live.shared_pace import Limits
     from sexton.topics.finding import Reading
 
-    return Reading(connecting, rate_mb * 1_000_000 / tasks_count) if rate_mb else Reading(connecting)
+    rate = rate_mb * 1_000_000 if rate_mb else math.inf
+    return Reading(connecting, Limits.of_job(rate, context.master, context.defaultParallelism))
 
 
 def _sample(fraction: str | None, partitions: int | None) -> Sample | None:

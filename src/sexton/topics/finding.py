@@ -6,15 +6,15 @@ Only leaders are asked, as consumers ask them.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from sexton.audit.live import asking
 from sexton.audit.live.connecting import Connecting
 from sexton.audit.live.errors import no_permission
 from sexton.audit.live.ranges import ANSWER_BYTES, cut
+from sexton.audit.live.shared_pace import Limit, Limits
 from sexton.audit.live.stretch import LiveStretch
 from sexton.audit.live.worker import LoopThread
 from sexton.client.admin import Admin, Resource, Setting
@@ -99,8 +99,7 @@ class Reading:
     """How tasks read."""
 
     connecting: Connecting
-    bytes_per_s: float = math.inf
-    """Of one task."""
+    limits: Limits = field(default_factory=lambda: Limits(Limit()))
 
     def stretch(
         self, log: PartitionLog, number: int, part: tuple[int, int], *, is_first: bool, is_small: bool = False
@@ -118,7 +117,7 @@ class Reading:
             to_offset=to_offset,
             size_bytes=size_bytes,
             is_first=is_first,
-            bytes_per_s=self.bytes_per_s,
+            limit=self.limits.limit,
             wait_ms=LOADING_MS,
             empty_max=EMPTY_MAX,
             answer_bytes=min(ANSWER_BYTES, max(SMALL_ANSWER_BYTES, size_bytes)) if is_small else ANSWER_BYTES,

@@ -21,11 +21,13 @@ def live_source(
     command_config: Path | None = None,
     rate_bytes_per_s: float | None = None,
     tasks_count: int = 1,
+    master: str = "",
 ) -> LiveSource:
     """`rate_bytes_per_s` is of each broker; None for no limit. Raises BadSecurityError."""
     return LiveSource(
         Connecting(tuple(bootstrap), security_from(command_config)),
         Scope(topic, takes_all=everything),
         tasks_count=tasks_count,
+        master=master,
         rate_bytes_per_s=math.inf if rate_bytes_per_s is None else rate_bytes_per_s,
     )

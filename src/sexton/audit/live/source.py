@@ -14,6 +14,7 @@ from sexton.audit.live.connecting import Connecting
 from sexton.audit.live.discovery import Scope, find_topics
 from sexton.audit.live.errors import NoPermissionError
 from sexton.audit.live.ranges import cut
+from sexton.audit.live.shared_pace import Limits
 from sexton.audit.live.stretch import LiveStretch
 from sexton.audit.live.worker import LoopThread
 from sexton.audit.replica import Replica, ReplicaId, Skipped
@@ -41,15 +42,15 @@ class LiveSource:
         *,
         tasks_count: int,
         rate_bytes_per_s: float = RATE_BYTES_PER_S,
+        master: str = "",
         patience_ms: int = PATIENCE_MS,
     ) -> None:
-        """`tasks_count` is how many read at once. All of them may come to read from one broker, so each gets its part
-        of the rate."""
+        """`tasks_count` is how many read at once, `master` is Spark's: tasks on one machine share a limit."""
         self.skipped: list[Skipped] = []
         """Topics of which there is nothing to compare."""
         self._connecting = connecting
         self._scope = scope
-        self._task_bytes_per_s = rate_bytes_per_s / tasks_count
+        self._limits = Limits.of_job(rate_bytes_per_s, master, tasks_count)
         self._patience_ms = patience_ms
         self._thread = LoopThread()
         self._cluster: LiveCluster | None = None
@@ -81,7 +82,7 @@ class LiveSource:
                 to_offset=stop,
                 size_bytes=size_bytes // len(parts),
                 is_first=start == from_offset,
-                bytes_per_s=self._task_bytes_per_s,
+                limit=self._limits.limit,
             )
             for start, stop in parts
         ]
