@@ -11,10 +11,12 @@ import pytest
 
 from sexton.client import apis
 from sexton.client.errors import ProduceFailedError, ProduceUnknownError
-from sexton.client.producer import QUEUED_BYTES_MAX, Message, Producer
+from sexton.client.packed import PackedBatch
+from sexton.client.producer import QUEUED_BYTES_MAX, Message, Producer, Records, records_of
 from sexton.protocol.errors import ErrorCode
 from sexton.records import batch as batches
 from sexton.records.batch import Batch
+from sexton.records.header import HEADER_BYTES
 from sexton.simulate.network import Weather
 from tests.client.scripted import TOPIC, HangUp, World, produce_answer, simulate
 
@@ -80,6 +82,21 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_written_twice(fault: st
         assert await producer.send(TOPIC, 0, messages("b", "c")) == 1
         assert await producer.send(TOPIC, 0, messages("d")) == 3
         assert log.values == [b"a", b"b", b"c", b"d"]
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("fault", ["lost", "never arrived"])
+def test_a_batch_that_was_encoded_elsewhere_is_sent_alone_in_its_turn_and_once(fault: str) -> None:
+    async def scenario(world: World) -> None:
+        log = ModelLog()
+        script(world, log, ["fine", fault, fault])
+        producer = Producer(world.client())
+        body = batches.encode(batches.make_batch(records_of(messages("b", "c"), 1)))[HEADER_BYTES:]
+        sent: list[Records] = [messages("a"), PackedBatch(body, 2, 0, 1, 1), messages("d"), messages("e")]
+        outcomes = [await producer.queue(TOPIC, 0, each) for each in sent]
+        assert [await outcome for outcome in outcomes] == [0, 1, 3, 4]
+        assert log.values == [b"a", b"b", b"c", b"d", b"e"]
 
     simulate(scenario)
 

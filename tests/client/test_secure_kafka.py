@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.connecting import network_of
+from sexton.cli.connect import COMMAND_CONFIG
+from sexton.cli.main import app
 from sexton.client.client import Client
 from sexton.client.errors import NotConnectedError
-from sexton.client.security.errors import LoginFailedError
+from sexton.client.security.errors import BadSecurityError, LoginFailedError
 from sexton.client.security.properties import security_of
 from sexton.harness.kafka import KafkaCluster
 from sexton.ports.tls import TlsFailedError
@@ -100,3 +103,17 @@ async def test_an_authority_that_is_not_trusted_is_told(kafka: KafkaCluster, tmp
 async def test_tls_at_a_door_without_it_is_told(kafka: KafkaCluster, authority: Authority) -> None:
     with pytest.raises((TlsFailedError, NotConnectedError)):
         await topics_seen(kafka, "LOGIN", {"security.protocol": "SSL", TRUST: str(authority.path)})
+
+
+def test_every_command_gets_in_with_the_file_that_the_environment_names(
+    kafka: KafkaCluster, authority: Authority, tmp_path: Path
+) -> None:
+    login = jaas("SCRAM-SHA-512", "alice", "alice-secret")
+    properties = {"security.protocol": "SASL_SSL", TRUST: str(authority.path), **login}
+    config = tmp_path / "client.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    where = {"SEXTON_BOOTSTRAP": kafka.bootstrap_at("BOTH"), COMMAND_CONFIG: str(config)}
+    done = CliRunner().invoke(app, ["topic", "describe", "t"], env=where, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    with pytest.raises(BadSecurityError):
+        CliRunner().invoke(app, ["topic", "list"], env={**where, COMMAND_CONFIG: "none"}, catch_exceptions=False)

@@ -17,6 +17,7 @@ class LocalContext:
     def __init__(self, rng: random.Random, parallelism: int = 2) -> None:
         self.rng = rng
         self.defaultParallelism = parallelism
+        self.master = "local"
         self.held: list[object] = []
         """Broadcasts and rows that somebody has yet to let go."""
 

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from sexton.cli.audit_watch import watch
 from sexton.cli.broker import UsageError
+from sexton.cli.connect import CommandConfig
 
 if TYPE_CHECKING:
     from sexton.audit.replica import Source
@@ -76,9 +77,7 @@ def audit(
     ] = None,
     topic: Annotated[str, typer.Option(metavar="REGEX", help="Topics, by their whole names.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also topics that are not compacted.")] = False,
-    command_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Kafka's client settings: security.protocol, sasl.*, ssl.*.")
-    ] = None,
+    command_config: CommandConfig = None,
     rate: Annotated[
         float, typer.Option(min=0, metavar="MB/S", help="Read no faster from a broker; 0 for no limit.")
     ] = DEFAULT_RATE_MB,
@@ -121,7 +120,9 @@ def audit(
     wanted = None if only is None else only_keys.read(only)
     spark = session.start("sexton audit", master)
     tasks_count = spark.sparkContext.defaultParallelism
-    sources = _sources(bootstrap, dirs or [], topic, everything, command_config, rate, tasks_count)
+    sources = _sources(
+        bootstrap, dirs or [], topic, everything, command_config, rate, tasks_count, str(spark.sparkContext.master)
+    )
     try:
         with show.spark_progress(spark.sparkContext, Console(stderr=True)) as progress:
             report = run.audit(spark.sparkContext, sources, confirm=confirm, only=wanted, progress=progress)
@@ -234,6 +235,7 @@ def _sources(
     command_config: Path | None,
     rate_mb: float,
     tasks_count: int,
+    master: str,
 ) -> list[Source]:
     """Brokers that answer go before their directories."""
     from sexton.audit.folders import Dirs, FolderSource
@@ -251,6 +253,7 @@ def _sources(
                 command_config=command_config,
                 rate_bytes_per_s=rate_mb * 1_000_000 if rate_mb else None,
                 tasks_count=tasks_count,
+                master=master,
             )
         )
     if dirs:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import secrets
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
@@ -27,10 +29,22 @@ Bootstrap = Annotated[
     str,
     typer.Option(
         "--bootstrap-server",
+        "--bootstrap",
         "-b",
         metavar="HOST:PORT,...",
         envvar="SEXTON_BOOTSTRAP",
         help="One or more brokers of the cluster.",
+    ),
+]
+COMMAND_CONFIG: Final = "SEXTON_COMMAND_CONFIG"
+"""A variable of the environment: for all commands that talk to a cluster, as most have no option for it."""
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        envvar=COMMAND_CONFIG,
+        help="Kafka's client settings: security.protocol, sasl.*, ssl.*.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
@@ -58,17 +72,21 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[T]]) -> T:
 
     async def run() -> T:
         from sexton.adapters.clock import SystemClock
-        from sexton.adapters.sockets import SocketNetwork
+        from sexton.adapters.connecting import network_of
         from sexton.client.client import Client
+        from sexton.client.security.files import security_from
 
+        config = os.environ.get(COMMAND_CONFIG)
+        security = security_from(Path(config) if config else None)
         client = Client(
-            SocketNetwork(),
+            network_of(security.tls),
             addresses,
             clock=SystemClock(),
             rng=random.Random(secrets.randbits(128)),
             client_id="sexton-cli",
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
             unknown_topic_patience_ms=UNKNOWN_TOPIC_PATIENCE_MS,
+            login=security.login,
         )
         try:
             await client.open()

@@ -20,7 +20,9 @@ from sexton.cli.connect import (
     parse_time_ms,
     with_client,
 )
+from sexton.cli.topic_repartition import repartition
 from sexton.cli.topic_replicas import elect, reassign
+from sexton.cli.topic_stats import stats
 from sexton.settings.properties import parse_settings
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Make, show, change and delete topics.", no_args_is_help=True)
 app.command()(reassign)
 app.command()(elect)
+app.command()(stats)
+app.command()(repartition)
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

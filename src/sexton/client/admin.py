@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from sexton.client import apis
-from sexton.client.client import Client
+from sexton.client.client import Client, Peer
 from sexton.client.errors import RefusedError, check, refusal
 from sexton.protocol.errors import ErrorCode
 from sexton.settings.layers import ConfigSource
@@ -70,6 +70,8 @@ class Reassignment:
 class Admin:
     def __init__(self, client: Client) -> None:
         self.client = client
+        self._must_be_controller = False
+        """Before Kafka 2.8 brokers do not pass on to the controller what only that may do."""
 
     async def _ask(
         self,
@@ -84,12 +86,22 @@ class Admin:
         response; if it is retriable (a topic that this broker does not know yet), the request is retried."""
 
         async def attempt() -> Any:
-            peer = await (self.client.any_peer() if broker_id is None else self.client.peer(broker_id))
+            peer = await (self._peer() if broker_id is None else self.client.peer(broker_id))
             answer = await peer.call(api, body)
-            verify(answer)
+            try:
+                verify(answer)
+            except RefusedError as error:
+                self._must_be_controller |= error.code == ErrorCode.not_controller
+                raise
             return answer
 
         return await self.client.retry(attempt, is_repeatable=is_repeatable)
+
+    async def _peer(self) -> Peer:
+        if not self._must_be_controller:
+            return await self.client.any_peer()
+        controller_id = (await self.client.refresh(())).controller_id
+        return await self.client.peer(controller_id)
 
     # Topics
 

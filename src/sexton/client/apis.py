@@ -30,7 +30,11 @@ METADATA = Api(3, "Metadata", 7, 12)
 OFFSET_COMMIT = Api(8, "OffsetCommit", 2, 9)
 """Version 10 names topics by id."""
 OFFSET_FETCH = Api(9, "OffsetFetch", 8, 9)
+OFFSET_FETCH_OF_ONE_GROUP = Api(9, "OffsetFetch", 2, 9)
+"""Before version 8 (Kafka 3.0) the group is not in a list."""
 FIND_COORDINATOR = Api(10, "FindCoordinator", 4, 6)
+FIND_ONE_COORDINATOR = Api(10, "FindCoordinator", 1, 6)
+"""Before version 4 (Kafka 3.0) neither the key nor the answer is in a list."""
 JOIN_GROUP = Api(11, "JoinGroup", 2, 9)
 HEARTBEAT = Api(12, "Heartbeat", 0, 4)
 LEAVE_GROUP = Api(13, "LeaveGroup", 3, 5)

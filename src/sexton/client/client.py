@@ -189,8 +189,9 @@ class Client:
         broker_id = self._coordinators.get(group)
         if broker_id is None:
             peer = await self.any_peer()
-            answer = await peer.call(apis.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [group]})
-            found = answer.coordinators[0]
+            body = {"key_type": 0, "key": group, "coordinator_keys": [group]}
+            answer = await peer.call(apis.FIND_ONE_COORDINATOR, body)
+            found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
             check(found.error_code, f"group {group}", found.error_message)
             broker_id = self._coordinators[group] = int(found.node_id)
             if broker_id not in self.metadata.brokers:

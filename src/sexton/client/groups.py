@@ -255,11 +255,11 @@ class GroupConsumer(GroupMember):
 
 
 def commit_body(
-    group: str, offsets: Mapping[TopicPartition, int], generation: int = -1, member_id: str = ""
+    group: str, offsets: Mapping[TopicPartition, int], generation: int = -1, member_id: str = "", metadata: str = ""
 ) -> dict[str, Any]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), offset in offsets.items():
-        part = {"partition_index": partition, "committed_offset": offset, "committed_metadata": ""}
+        part = {"partition_index": partition, "committed_offset": offset, "committed_metadata": metadata}
         topics.setdefault(topic, []).append(part)
     return {
         "group_id": group,
@@ -291,23 +291,35 @@ async def fetch_offsets(
 ) -> dict[TopicPartition, int]:
     """Returns the committed offsets of the given partitions or of all; those without one are left out. A KIP-848 member
     passes its member id and epoch."""
+    found = await fetch_committed(client, group, places, member)
+    return {place: offset for place, (offset, _) in found.items()}
+
+
+async def fetch_committed(
+    client: Client,
+    group: str,
+    places: Sequence[TopicPartition] | None = None,
+    member: tuple[str | None, int] = (None, -1),
+) -> dict[TopicPartition, tuple[int, str]]:
+    """The same with the metadata of each."""
     topics: dict[str, list[int]] = {}
     for topic, partition in places or ():
         topics.setdefault(topic, []).append(partition)
     asked = None if places is None else [{"name": name, "partition_indexes": parts} for name, parts in topics.items()]
 
-    async def attempt() -> dict[TopicPartition, int]:
+    async def attempt() -> dict[TopicPartition, tuple[int, str]]:
         peer = await client.coordinator(group)
         named = {"group_id": group, "member_id": member[0], "member_epoch": member[1], "topics": asked}
-        answer = await peer.call(apis.OFFSET_FETCH, {"groups": [named], "require_stable": True})
-        response = answer.groups[0]
+        body = {"group_id": group, "topics": asked, "groups": [named], "require_stable": True}
+        answer = await peer.call(apis.OFFSET_FETCH_OF_ONE_GROUP, body)
+        response = answer.groups[0] if hasattr(answer, "groups") else answer
         check(response.error_code, f"group {group}")
-        found: dict[TopicPartition, int] = {}
+        found: dict[TopicPartition, tuple[int, str]] = {}
         for topic in response.topics:
             for part in topic.partitions:
                 check(part.error_code, f"group {group}, {topic.name}-{part.partition_index}")
                 if part.committed_offset >= 0:
-                    found[(topic.name, part.partition_index)] = part.committed_offset
+                    found[(topic.name, part.partition_index)] = (part.committed_offset, part.metadata or "")
         return found
 
     return await client.retry(attempt, group=group)

@@ -31,6 +31,7 @@ from sexton.client.errors import (
     RefusedError,
     check,
 )
+from sexton.client.packed import PackedBatch
 from sexton.protocol.errors import ErrorCode
 from sexton.records import batch as batches
 from sexton.records.batch import Header, Record
@@ -110,6 +111,9 @@ class Message:
         return size_bytes + sum(len(name) * 4 + len(value or b"") + 10 for name, value in self.headers)
 
 
+Records = Sequence[Message] | PackedBatch
+
+
 def records_of(messages: Sequence[Message], stamped_ms: int) -> list[Record]:
     """Returns the records as they are sent in a batch: offsets count from 0."""
     return [
@@ -128,7 +132,7 @@ def records_of(messages: Sequence[Message], stamped_ms: int) -> list[Record]:
 class _Parcel:
     """The records of one `send`: they stay together in one batch."""
 
-    records: Sequence[Message]
+    records: Records
     size_bytes: int
     outcome: asyncio.Future[int]
 
@@ -172,7 +176,7 @@ class Producer:
         self._queued_bytes = 0
         self._room = asyncio.Event()
 
-    async def send(self, topic: str, partition: int, records: Sequence[Message]) -> int:
+    async def send(self, topic: str, partition: int, records: Records) -> int:
         """Returns the first record's offset (-1 with acks=0, or if the broker has forgotten it); the others follow it.
 
         The records stay together. Calls for one partition are sent in the order in which they were made, many in a
@@ -180,10 +184,13 @@ class Producer:
         """
         return await (await self.queue(topic, partition, records))
 
-    async def queue(self, topic: str, partition: int, records: Sequence[Message]) -> asyncio.Future[int]:
+    async def queue(self, topic: str, partition: int, records: Records) -> asyncio.Future[int]:
         """Like `send`, but returns once the records are queued. The caller may drop the future."""
         assert records
-        size_bytes = sum(record.size_bytes for record in records)
+        if isinstance(records, PackedBatch):
+            size_bytes = records.size_bytes
+        else:
+            size_bytes = sum(record.size_bytes for record in records)
         while self._queued_bytes and self._queued_bytes + size_bytes > QUEUED_BYTES_MAX:
             self._room.clear()
             await self._room.wait()
@@ -242,7 +249,11 @@ class Producer:
     def _next_parcels(self, lane: _Lane) -> list[_Parcel]:
         parcels = [lane.waiting.popleft()]
         size_bytes = parcels[0].size_bytes
+        if isinstance(parcels[0].records, PackedBatch):
+            return parcels
         while lane.waiting and size_bytes + lane.waiting[0].size_bytes <= BATCH_BYTES_MAX:
+            if isinstance(lane.waiting[0].records, PackedBatch):
+                break
             parcels.append(lane.waiting.popleft())
             size_bytes += parcels[-1].size_bytes
         return parcels
@@ -254,7 +265,9 @@ class Producer:
     async def _complete(self, lane: _Lane, parcels: Sequence[_Parcel]) -> None:
         """Delivers the batch and sets the callers' futures. After an unknown outcome the partition starts over with a
         new producer id."""
-        records = [record for parcel in parcels for record in parcel.records]
+        records: Records = parcels[0].records
+        if not isinstance(records, PackedBatch):
+            records = [record for parcel in parcels for record in _messages(parcel)]
         try:
             base_offset = await self._deliver(lane, records)
         except ProduceUnknownError as error:
@@ -273,7 +286,7 @@ class Producer:
                 parcel.outcome.set_result(offset)
             offset += len(parcel.records) if base_offset >= 0 else 0
 
-    async def _deliver(self, lane: _Lane, records: Sequence[Message]) -> int:
+    async def _deliver(self, lane: _Lane, records: Records) -> int:
         """Retries until the outcome is known or the timeout has passed."""
         patience = Patience(self._client, self._delivery_timeout_ms)
         stamped_ms = self._client.clock.now_ms()
@@ -303,7 +316,7 @@ class Producer:
     def _is_surely_not_written(self, code: ErrorCode) -> bool:
         return code in _SURELY_NOT_WRITTEN or (self._acks != ACKS_ALL and code in _NOT_THE_LEADER)
 
-    async def _attempt(self, lane: _Lane, records: Sequence[Message], stamped_ms: int) -> int:
+    async def _attempt(self, lane: _Lane, records: Records, stamped_ms: int) -> int:
         try:
             if self._is_idempotent and lane.producer is None:
                 await self._take_producer_id(lane)
@@ -345,10 +358,12 @@ class Producer:
                 self._shared = (int(answer.producer_id), int(answer.producer_epoch))
             lane.producer, lane.sequence = self._shared, 0
 
-    def _encode(self, lane: _Lane, messages: Sequence[Message], stamped_ms: int) -> bytes:
-        records = records_of(messages, stamped_ms)
+    def _encode(self, lane: _Lane, messages: Records, stamped_ms: int) -> bytes:
         producer_id, epoch = lane.producer or (NO_PRODUCER_ID, -1)
         sequence = lane.sequence if lane.producer is not None else NO_SEQUENCE
+        if isinstance(messages, PackedBatch):
+            return messages.encoded(producer_id, epoch, sequence)
+        records = records_of(messages, stamped_ms)
         return batches.encode(
             batches.make_batch(
                 records,
@@ -359,6 +374,11 @@ class Producer:
                 leader_epoch=-1,
             )
         )
+
+
+def _messages(parcel: _Parcel) -> Sequence[Message]:
+    assert not isinstance(parcel.records, PackedBatch), "a packed batch travels alone"
+    return parcel.records
 
 
 class _NotSentError(Exception):

@@ -19,7 +19,7 @@ from sexton.compaction import chunking
 from sexton.records.keyhash import HashKey
 from sexton.spark import fold_compare
 from sexton.spark.fold_compare import Compared, View, fold_bucket, merged
-from sexton.spark.fold_pass import FACTS, Row, Rows, Scope, StretchFacts, index_stretch
+from sexton.spark.fold_pass import FACTS, Carried, Row, Rows, Scope, StretchFacts, index_stretch
 from sexton.spark.passes import Progress
 from sexton.spark.stretches import Narrowed, Stretch
 
@@ -49,6 +49,10 @@ class Side:
     from_offset: int = 0
     max_batch_bytes: int = 0
     """0: the largest that a batch may be anywhere."""
+    counts_below: int | None = None
+    """Where consumers stop, if what they see is to be counted, too."""
+    clips: bool = False
+    """Whether only records with offsets of the stretches count, and not all of the batches at their edges."""
 
     @property
     def size_bytes(self) -> int:
@@ -65,10 +69,12 @@ class FoldJob:
         key: HashKey,
         *,
         bucket_counts: Mapping[int, int] | None = None,
+        carried: Carried = Carried.CONTENT,
         progress: Progress = _ignore,
     ) -> None:
         """Sides are numbered by their place, and their stretches carry that number. Bucket counts by partition, where
         they are not to be chosen here."""
+        self._carried = carried
         self._context = context
         self._sides = list(sides)
         self._key = key
@@ -93,8 +99,11 @@ class FoldJob:
         scope = Scope(
             first_group=self._first_groups[side.partition],
             bucket_count=self.bucket_counts[side.partition],
-            cuts=tuple(sorted(set(side.cuts))),
+            cuts=tuple(sorted({*side.cuts, *(() if side.counts_below is None else (side.counts_below,))})),
             from_offset=side.from_offset,
+            carried=self._carried,
+            counts_below=side.counts_below,
+            clips=side.clips,
         )
         return replace(scope, max_batch_bytes=side.max_batch_bytes) if side.max_batch_bytes else scope
 
@@ -181,9 +190,19 @@ class FoldJob:
                 for number, rows in by_side.items():
                     yield number, group - first_groups[partitions[number]], rows
 
-    def _reduce(self, views: Sequence[View | None], function: Reducing[Result]) -> list[tuple[int, Result]]:
-        self._progress("compare", self._reducers)
-        return self._shuffled.mapPartitionsWithIndex(self._reducing(views, function)).collect()
+    def reduce(self, views: Sequence[View | None], function: Reducing[Result], step: str) -> list[Result]:
+        """What a function makes of each bucket. Sides without a view are left out."""
+        return [result for _, result in self._reduce(views, function, step)]
+
+    def _reduce(
+        self, views: Sequence[View | None], function: Reducing[Result], step: str = "compare"
+    ) -> list[tuple[int, Result]]:
+        return self.reduced(views, function, step).collect()
+
+    def reduced(self, views: Sequence[View | None], function: Reducing[Result], step: str) -> RDD[tuple[int, Result]]:
+        """The same, where it is: for a job that goes on with it."""
+        self._progress(step, self._reducers)
+        return self._shuffled.mapPartitionsWithIndex(self._reducing(views, function))
 
     def _reducing(
         self, views: Sequence[View | None], function: Reducing[Result]

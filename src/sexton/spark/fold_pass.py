@@ -27,18 +27,20 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction.kernels import newest
-from sexton.compaction.kernels.contents import CONTENT, Contents, buckets_of, hash_contents
+from sexton.compaction.kernels.contents import CONTENT, Contents, buckets_of, hash_contents, hash_keys
 from sexton.compaction.transactions import MARKER, TransactionEvents, TransactionIndex, events_of, join_events
 from sexton.errors import SextonError
 from sexton.records.batch import ControlType
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.header import CONTROL, TRANSACTIONAL
+from sexton.records.kernels.columns import Records
 from sexton.records.kernels.scan import Table, scan_whole
 from sexton.records.keyhash import HashKey
 from sexton.spark.arrow_columns import walk
+from sexton.spark.counting import Counted, Counts, stored_sizes
 from sexton.spark.storage import failure_of
 from sexton.spark.stretches import Piece, Stretch
-from sexton.spark.unpacking import unpacked_runs, worker_unpacker
+from sexton.spark.unpacking import Run, unpacked_runs, worker_unpacker
 from sexton.types import INT64_MAX, NO_OFFSET
 
 FACTS = 0
@@ -72,6 +74,16 @@ class Kind(IntEnum):
     """Of aborted transactions."""
 
 
+class Carried(IntEnum):
+    """What an entry has beside its key and its offset."""
+
+    CONTENT = 0
+    """A hash of timestamp, value and headers."""
+    SIZE_BYTES = 1
+    """How many stored bytes fall to the record."""
+    TIMESTAMP_MS = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What every task must know about a replica."""
@@ -83,6 +95,11 @@ class Scope:
     from_offset: int = 0
     """The log start: below it nothing counts, though a batch may reach there."""
     max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES
+    carried: Carried = Carried.CONTENT
+    counts_below: int | None = None
+    """Where consumers stop, if what they see is to be counted, too. It must be one of the cuts."""
+    clips: bool = False
+    """Whether only records with offsets of the stretch count, and not all of the batches at its edges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +140,7 @@ class StretchFacts:
     log_start_offset: int = -1
     read_to: int = NO_OFFSET
     """How far the replica is known: of a log that is compacted up to its end, beyond its last batch."""
+    counts: Counts | None = None
     failure: SextonError | None = None
 
 
@@ -177,6 +195,7 @@ class _Indexing:
     _aborted: dict[tuple[int, int], None] = field(default_factory=dict)
     _notes: list[str] = field(default_factory=list)
     _said: tuple[int, int, int] = (-1, -1, -1)
+    _counts: Counts = field(default_factory=Counts)
 
     def take(self, piece: Piece) -> Iterator[Row]:
         self._aborted.update(dict.fromkeys(piece.aborted))
@@ -208,17 +227,29 @@ class _Indexing:
     def _take_table(self, piece: Piece, table: Table) -> Iterator[Row]:
         if int(table["base_offset"][0]) in self.scope.cuts or self._entry_count > RUN_ENTRIES_MAX:
             yield from self.end_run()
+        is_counted = self.scope.counts_below is not None
+        is_above = is_counted and int(table["base_offset"][0]) >= (self.scope.counts_below or 0)
+        if is_counted and not is_above:
+            self._counts.look(table, self._end - 1 if self._first >= 0 else int(table["base_offset"][0]) - 1)
         self._note_headers(table)
+
+        committed = aborted = self._counts.above if is_above else None
+        if is_counted and not is_above:
+            committed, aborted = self._counts.committed, self._counts.aborted
         is_control = (table["attributes"] & CONTROL) != 0
         is_open = ((table["attributes"] & TRANSACTIONAL) != 0) & ~is_control
-        self._add(self._visible, self._hash(piece, table[~is_control & ~is_open], 0))
+        self._add(self._visible, self._hash(piece, table[~is_control & ~is_open], 0, committed))
         if is_open.any():
             outcome = TransactionIndex(self._events[-1].markers).outcome(table)
-            self._add(self._visible, self._hash(piece, table[outcome == ControlType.COMMIT], IN_TRANSACTION))
-            self._add(self._hidden, self._hash(piece, table[outcome == ControlType.ABORT], IN_TRANSACTION))
+            self._add(self._visible, self._hash(piece, table[outcome == ControlType.COMMIT], IN_TRANSACTION, committed))
+            self._add(self._hidden, self._hash(piece, table[outcome == ControlType.ABORT], IN_TRANSACTION, aborted))
             left = table[is_open & (outcome != ControlType.COMMIT) & (outcome != ControlType.ABORT)]
             for producer_id in np.unique(left["producer_id"]).tolist():
-                self._add_pending(producer_id, self._hash(piece, left[left["producer_id"] == producer_id], 1))
+                mine = left[left["producer_id"] == producer_id]
+                undecided = committed  # above, or not counted at all
+                if is_counted and not is_above:
+                    undecided = self._counts.undecided_of(producer_id, int(mine["last_offset"][-1]))
+                self._add_pending(producer_id, self._hash(piece, mine, IN_TRANSACTION, undecided))
 
     def _note_headers(self, table: Table) -> None:
         bases, lasts = table["base_offset"], table["last_offset"]
@@ -242,19 +273,42 @@ class _Indexing:
         self._record_count += int(table["record_count"][is_data].sum(dtype=np.int64))
         self._events.append(events_of(table))
 
-    def _hash(self, piece: Piece, wanted: Table, flags: int) -> list[Contents]:
+    def _hash(self, piece: Piece, wanted: Table, flags: int, counted: Counted | None) -> list[Contents]:
         """Each key's newest of these batches, by parts, in offset order."""
         parts = []
         unpacker = worker_unpacker(self.scope.max_batch_bytes)
-        points = np.uint64(self.key.first), np.uint64(self.key.second)
-        for rows, body, starts, ends in unpacked_runs(piece.data, wanted, unpacker, piece.place):
-            records = walk(body, starts, ends, wanted[rows], piece.place, self.scope.from_offset, INT64_MAX)
+        for run in unpacked_runs(piece.data, wanted, unpacker, piece.place):
+            rows, body, starts, ends = run
+            records = walk(body, starts, ends, wanted[rows], piece.place, *self._span())
             entries = np.empty(len(records), dtype=CONTENT)
-            filled = hash_contents(body, records, *points, entries)
+            filled = self._fill(wanted[rows], run, records, entries)
             self._keyless_count += len(records) - filled
+            if counted is not None:
+                counted.look(records)
+                counted.size_bytes += (
+                    int(stored_sizes(records, wanted[rows], starts, ends, self._span()[0]).sum())
+                    if self.scope.clips
+                    else int(wanted[rows]["size"].sum(dtype=np.int64))
+                )
             entries["code"] |= flags
             parts.append(newest_of([entries[:filled]]))
         return parts
+
+    def _span(self) -> tuple[int, int]:
+        if self.scope.clips:
+            return max(self.scope.from_offset, self.stretch.from_offset), self.stretch.to_offset
+        return self.scope.from_offset, INT64_MAX
+
+    def _fill(self, table: Table, run: Run, records: Records, entries: Contents) -> int:
+        _, body, starts, ends = run
+        points = np.uint64(self.key.first), np.uint64(self.key.second)
+        if self.scope.carried is Carried.CONTENT:
+            return int(hash_contents(body, records, *points, entries))
+        is_size = self.scope.carried is Carried.SIZE_BYTES
+        numbers = (
+            stored_sizes(records, table, starts, ends, self._span()[0]) if is_size else records["timestamp"].copy()
+        )
+        return int(hash_keys(body, records, numbers, *points, entries))
 
     def _add(self, into: list[Contents], parts: list[Contents]) -> None:
         into += parts
@@ -307,6 +361,7 @@ class _Indexing:
             high_watermark=high_watermark,
             last_stable_offset=stable,
             log_start_offset=start,
+            counts=None if self.scope.counts_below is None else self._counts,
             # A broker has said that it has nothing more of these offsets; of a file nobody knows where it should end.
             read_to=max(self._end, self.stretch.from_offset if high_watermark < 0 else self.stretch.to_offset),
         )

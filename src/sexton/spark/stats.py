@@ -43,7 +43,7 @@ from sexton.spark.stats_pass import Measured, measure_chunk
 from sexton.spark.storage import Folder
 from sexton.spark.surveyed import SurveyedPartition, survey_partitions
 from sexton.spark.whole_log import chunks_below
-from sexton.types import NO_OFFSET, NO_TIMESTAMP
+from sexton.types import NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,26 +345,23 @@ def _last_cleaned(log: PartitionLog, survey: LogSurvey, measured: Measured, conf
     ``delete.retention.ms`` after a cleaning, if that config is still the same. Without a checkpoint (a copy), the last
     gap in the offsets says how far it went at least.
     """
-    times = [measured.horizon_max_ms - config.delete_retention_ms] if measured.horizon_max_ms >= 0 else []
-    horizon = " and delete horizons" if times else ""
+    traces = measured.traces
+    horizon = " and delete horizons" if traces.horizon_max_ms >= 0 else ""
     checkpoint = log.cleaner_offset
     if checkpoint is not None and log.log_start_offset < checkpoint <= survey.log_end_offset:
         below = [segment.max_timestamp_ms for segment in survey.segments if segment.base_offset < checkpoint]
         source = "the cleaner's checkpoint" if log.watermarks is None else "its watermarks"
-        return LastCleaned(checkpoint, _latest([*times, *below]), source + horizon)
+        not_before_ms = traces.cleaned_not_before_ms(config.delete_retention_ms, *below)
+        return LastCleaned(checkpoint, not_before_ms, source + horizon)
     gaps = [
         (after.base_offset, max(s.max_timestamp_ms for s in survey.segments if s.base_offset <= before.base_offset))
         for before, after in pairwise(survey.segments)
         if max(before.last_offset + 1, before.base_offset) < after.base_offset
     ]
-    if measured.gapless_from >= 0:
-        gaps.append((measured.gapless_from, measured.max_timestamp_before_gap_ms))
+    if traces.gapless_from >= 0:
+        gaps.append((traces.gapless_from, traces.max_timestamp_before_gap_ms))
     if not gaps:
         return None
     up_to, newest_ms = max(gaps)
-    return LastCleaned(up_to, _latest([*times, newest_ms]), "gaps in the offsets" + horizon)
-
-
-def _latest(times_ms: Sequence[int]) -> int | None:
-    latest = max(times_ms, default=NO_TIMESTAMP)
-    return None if latest < 0 else latest
+    not_before_ms = traces.cleaned_not_before_ms(config.delete_retention_ms, newest_ms)
+    return LastCleaned(up_to, not_before_ms, "gaps in the offsets" + horizon)

@@ -26,8 +26,9 @@ from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan_whole
 from sexton.spark.arrow_columns import walk
 from sexton.spark.index_pass import Note
+from sexton.spark.traces import Traces
 from sexton.spark.unpacking import unpacked_runs, worker_unpacker
-from sexton.types import NO_OFFSET, NO_TIMESTAMP
+from sexton.types import NO_TIMESTAMP
 
 Longs = npt.NDArray[np.int64]
 
@@ -63,11 +64,7 @@ class Measured:
     """Tombstones by what the next cleaning would do with them (a Fate), or ABOVE_BOUND."""
     horizon_next_ms: int = 2**63 - 1
     """When the next tombstone's delete horizon passes."""
-    horizon_max_ms: int = NO_TIMESTAMP
-    gapless_from: int = NO_OFFSET
-    """Where the last gap in the offsets ends; NO_OFFSET without any gap. Only compaction makes gaps."""
-    max_timestamp_before_gap_ms: int = NO_TIMESTAMP
-    max_timestamp_ms: int = NO_TIMESTAMP
+    traces: Traces = field(default_factory=Traces)
     opened_ms: dict[int, int] = field(default_factory=dict)
     """When an open transaction began, by its first offset."""
     failure: SextonError | None = None
@@ -82,11 +79,7 @@ class Measured:
         for fate, span in later.tombstones.items():
             self.tombstones.setdefault(fate, Span()).add(span.count, span.oldest_ms, span.newest_ms)
         self.horizon_next_ms = min(self.horizon_next_ms, later.horizon_next_ms)
-        self.horizon_max_ms = max(self.horizon_max_ms, later.horizon_max_ms)
-        if later.gapless_from != NO_OFFSET:
-            self.gapless_from = later.gapless_from
-            self.max_timestamp_before_gap_ms = max(self.max_timestamp_ms, later.max_timestamp_before_gap_ms)
-        self.max_timestamp_ms = max(self.max_timestamp_ms, later.max_timestamp_ms)
+        self.traces.join(later.traces)
         self.opened_ms.update(later.opened_ms)
 
 
@@ -128,29 +121,11 @@ def _measure_slice(
         outcome = TransactionIndex(work.markers).outcome(table)
         measured.aborted_count += int(table["record_count"][is_data & (outcome == ControlType.ABORT)].sum())
         measured.control_count += int(table["record_count"][(attributes & CONTROL) != 0].sum())
-        with_horizon = table["base_timestamp"][(attributes & DELETE_HORIZON) != 0]
-        measured.horizon_max_ms = max([measured.horizon_max_ms, *with_horizon.tolist()])
         opened = np.isin(table["base_offset"], open_first_offsets) & is_data
         for row in table[opened]:
             measured.opened_ms[int(row["base_offset"])] = int(row["max_timestamp"])
-        _measure_gaps(table, piece.previous_offset, measured)
+        measured.traces.look(table, piece.previous_offset)
         _measure_tombstones(data, table, piece.path, work, tombstones, measured)
-
-
-def _measure_gaps(table: Table, previous_offset: int, measured: Measured) -> None:
-    before = np.concatenate([[previous_offset], table["last_offset"][:-1]])
-    skips = table["base_offset"] > before + 1
-    has_holes = table["record_count"] < table["last_offset"] - table["base_offset"] + 1
-    gaps = np.flatnonzero(skips | has_holes)
-    if len(gaps):
-        last = int(gaps[-1])
-        measured.gapless_from = (
-            int(table["last_offset"][last]) + 1 if has_holes[last] else int(table["base_offset"][last])
-        )
-        up_to = last + 1 if has_holes[last] else last
-        newest_ms = int(table["max_timestamp"][:up_to].max(initial=NO_TIMESTAMP))
-        measured.max_timestamp_before_gap_ms = max(measured.max_timestamp_ms, newest_ms)
-    measured.max_timestamp_ms = max(measured.max_timestamp_ms, int(table["max_timestamp"].max(initial=NO_TIMESTAMP)))
 
 
 def _measure_tombstones(

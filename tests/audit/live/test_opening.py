@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sexton.audit.live.opening import security_from
 from sexton.client.security.errors import BadSecurityError
+from sexton.client.security.files import security_from
 from sexton.client.security.login import Login
 from sexton.client.security.properties import OPEN
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sexton.audit.live.errors import ReplicaUnreadableError
-from sexton.audit.live.ranges import EMPTY_MAX, PATIENCE_MS, PAUSE_MS, Answer, Range
+from sexton.audit.live.ranges import EMPTY_MAX, PATIENCE_MS, PAUSE_MS, Answer, Asked, Range
 from sexton.client.errors import CorruptRecordsError
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.records.batch import Record, encode, make_batch
@@ -58,7 +58,7 @@ def test_it_reads_as_a_consumer_of_committed_records_up_to_the_last_stable_offse
     reading = Range("t-0", 0, 30)
     assert reading.next().isolation == READ_COMMITTED
     reading.take(answer(batch(0, 9), stable=10), 0)
-    assert reading.next() == (10, READ_COMMITTED, reading.answer_bytes)
+    assert reading.next() == Asked(10, READ_COMMITTED, reading.answer_bytes)
     assert reading.take(answer(stable=10), 0).pause_ms == 0
     assert reading.next()[:2] == (10, READ_UNCOMMITTED)
     reading.take(answer(batch(10, 29), stable=10), 0)
@@ -113,7 +113,17 @@ def test_a_batch_that_no_answer_holds_is_asked_for_with_more_room() -> None:
     reading = Range("t-0", 0, 50, answer_bytes=1_000)
     taken = reading.take(answer(batch(0, 40)[:100]), 0)
     assert (taken.start, taken.end, taken.pause_ms) == (0, 0, PAUSE_MS)
-    assert reading.next() == (0, READ_COMMITTED, 2_000)
+    assert reading.next() == Asked(0, READ_COMMITTED, 2_000)
+
+
+def test_a_leader_that_has_to_load_what_it_is_asked_for_is_given_time() -> None:
+    """One of a cloud topic: so many answers without a record need not mean that there is none."""
+    reading = Range("t-0", 0, 10, wait_ms=500, empty_max=10)
+    for _ in range(10):
+        assert reading.next() == Asked(0, READ_COMMITTED, reading.answer_bytes, 500)
+        reading.take(answer(stable=10), 0)
+    reading.take(answer(batch(0, 9), stable=10), 0)
+    assert reading.is_done
 
 
 def test_bytes_that_are_no_batch_are_an_error_that_says_where() -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sexton.audit.live import asking, requests
+from sexton.client.apis import Api
 from sexton.client.errors import RefusedError
 from sexton.errors import SextonError
 from sexton.protocol import messages
@@ -15,11 +16,11 @@ from sexton.protocol.errors import ErrorCode
 PEER = SimpleNamespace(rpc=SimpleNamespace(peer="h:1"))
 
 
-@pytest.mark.parametrize("has_version_11", [True, False])
-def test_no_fetch_is_a_brokers_and_none_has_a_session(has_version_11: bool) -> None:
+@pytest.mark.parametrize("serves_consumers", [True, False])
+def test_no_fetch_is_a_brokers_and_none_has_a_session(serves_consumers: bool) -> None:
     """Before version 11 followers answer only who comes for debugging."""
-    api, replica_id = requests.fetch_as(has_version_11)
-    assert replica_id == (-1 if has_version_11 else -2)
+    api, replica_id = requests.fetch_as(serves_consumers)
+    assert replica_id == (-1 if serves_consumers else -2)
     for version in range(api.lowest, api.highest + 1):
         body = requests.fetch_body({("t", 0): 5, ("t", 1): 6}, replica_id, 1, 1_000)
         frame = memoryview(messages.encode_request(api.key, version, 1, "c", body))[4:]
@@ -29,6 +30,24 @@ def test_no_fetch_is_a_brokers_and_none_has_a_session(has_version_11: bool) -> N
         assert getattr(asked, "session_epoch", -1) == -1
         assert getattr(asked, "rack_id", requests.RACK) == requests.RACK
         assert [part.fetch_offset for part in asked.topics[0].partitions] == [5, 6]
+
+
+class Broker:
+    def __init__(self, *keys: int) -> None:
+        self._keys = keys
+
+    def has(self, api: Api) -> bool:
+        return api.key in self._keys
+
+    def speaks(self, api: Api) -> bool:
+        return True
+
+
+def test_a_broker_is_asked_as_by_a_debugging_consumer_unless_it_has_what_came_with_kafka_2_4() -> None:
+    """Kafka 2.3 speaks version 11 of Fetch, and its followers refuse consumers all the same."""
+    assert asking.fetch_of_any_replica(Broker(1, 44)).replica_id == -2  # type: ignore[arg-type]
+    assert asking.fetch_of_any_replica(Broker(1, 45)).replica_id == -1  # type: ignore[arg-type]
+    assert asking.fetch_of_any_replica(Broker(1, 47)).replica_id == -1  # type: ignore[arg-type]
 
 
 def test_versions_of_fetch_do_not_overlap() -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from sexton.audit.live import requests
 from sexton.audit.live.errors import no_permission
 from sexton.audit.live.ranges import Answer, Asked
+from sexton.audit.live.requests import FetchAs
 from sexton.client import apis
 from sexton.client.client import Peer
 from sexton.client.consumer import EARLIEST, LATEST
@@ -36,9 +37,16 @@ async def metadata(peer: Peer, topics: Sequence[str]) -> Any:
     return await peer.call(apis.METADATA, {"topics": wanted, "allow_auto_topic_creation": False}, FACTS_TIMEOUT_MS)
 
 
-async def fetch(peer: Peer, place: TopicPartition, asked: Asked) -> Answer:
+def fetch_of_any_replica(peer: Peer) -> FetchAs:
+    is_new = any(peer.has(api) for api in requests.SINCE_2_4)
+    return requests.fetch_as(is_new and peer.speaks(requests.FETCH_OF_ANY_REPLICA))
+
+
+async def fetch(peer: Peer, place: TopicPartition, asked: Asked, *, from_leader: bool = False) -> Answer:
     """Raises RefusedError, or NoPermissionError."""
-    found = (await _fetch(peer, {place: asked.offset}, asked.isolation, asked.max_bytes))[place]
+    how = requests.fetch_from_leader() if from_leader else fetch_of_any_replica(peer)
+    offsets = {place: asked.offset}
+    found = (await _fetch(peer, offsets, asked.isolation, asked.max_bytes, how=how, wait_ms=asked.wait_ms))[place]
     if isinstance(found, SextonError):
         raise found
     return found
@@ -50,9 +58,11 @@ async def _fetch(
     isolation: int,
     max_bytes: int,
     timeout_ms: int | None = None,
+    wait_ms: int = 0,
+    how: FetchAs | None = None,
 ) -> dict[TopicPartition, Answer | SextonError]:
-    api, replica_id = requests.fetch_as(peer.speaks(requests.FETCH_OF_ANY_REPLICA))
-    answer = await peer.call(api, requests.fetch_body(offsets, replica_id, isolation, max_bytes), timeout_ms)
+    api, replica_id = how or fetch_of_any_replica(peer)
+    answer = await peer.call(api, requests.fetch_body(offsets, replica_id, isolation, max_bytes, wait_ms), timeout_ms)
     check(getattr(answer, "error_code", ErrorCode.none), peer.rpc.peer)
     return {
         (topic.topic, part.partition_index): answer_of(peer, topic.topic, part)

@@ -21,6 +21,7 @@ CONNECT_TIMEOUT_MS = 5_000
 class Connecting:
     bootstrap: tuple[Address, ...]
     security: Security = OPEN
+    client_id: str = CLIENT_ID
 
     def client(self) -> Client:
         """Inside a running event loop, for that loop."""
@@ -29,7 +30,7 @@ class Connecting:
             self.bootstrap,
             clock=SystemClock(),
             rng=random.Random(secrets.randbits(128)),
-            client_id=CLIENT_ID,
+            client_id=self.client_id,
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
             login=self.security.login,
         )

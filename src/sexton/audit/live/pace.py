@@ -15,11 +15,12 @@ class Pace:
     def __init__(self, bytes_per_s: float, now_s: float) -> None:
         """Infinite: as fast as it goes."""
         self._bytes_per_s = bytes_per_s
-        self._free_at_s = now_s
+        self.free_at_s = now_s
+        """When what was taken will have taken as long as it should."""
 
     def pause_s(self, taken_bytes: int, now_s: float) -> float:
         """How long to wait after so many bytes have come."""
         if math.isinf(self._bytes_per_s):
             return 0.0
-        self._free_at_s = max(self._free_at_s, now_s - BURST_S) + taken_bytes / self._bytes_per_s
-        return max(0.0, self._free_at_s - now_s)
+        self.free_at_s = max(self.free_at_s, now_s - BURST_S) + taken_bytes / self._bytes_per_s
+        return max(0.0, self.free_at_s - now_s)

@@ -8,6 +8,8 @@ of the same moment, and nothing is read twice.
 
 from __future__ import annotations
 
+import itertools
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +30,20 @@ EMPTY_MAX: Final = 3
 ANSWER_BYTES: Final = 8 << 20
 ANSWER_BYTES_MAX: Final = 1 << 30
 
+STRETCH_BYTES: Final = 64 << 20
+STRETCHES_MAX: Final = 256
+"""Of one replica."""
+
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
 _LAST_DELTA: Final = struct.Struct(">i")
 _LAST_DELTA_POSITION: Final = 23
+
+
+def cut(from_offset: int, to_offset: int, size_bytes: int) -> list[tuple[int, int]]:
+    """Offsets [from, to) in parts that tasks can read, about as many bytes in each."""
+    count = min(STRETCHES_MAX, to_offset - from_offset, max(1, math.ceil(size_bytes / STRETCH_BYTES)))
+    edges = [from_offset + (to_offset - from_offset) * index // count for index in range(count + 1)]
+    return list(itertools.pairwise(edges))
 
 
 class Answer(NamedTuple):
@@ -47,6 +60,8 @@ class Asked(NamedTuple):
     offset: int
     isolation: int
     max_bytes: int
+    wait_ms: int = 0
+    """How long a broker may wait until it has something to send."""
 
 
 class Taken(NamedTuple):
@@ -69,6 +84,8 @@ class Range:
     to_offset: int
     takes_straddling: bool = True
     answer_bytes: int = ANSWER_BYTES
+    wait_ms: int = 0
+    empty_max: int = EMPTY_MAX
     offset: int = -1
     _isolation: int = READ_COMMITTED
     _empty_count: int = 0
@@ -82,7 +99,7 @@ class Range:
         return self.offset >= self.to_offset
 
     def next(self) -> Asked:
-        return Asked(self.offset, self._isolation, self.answer_bytes)
+        return Asked(self.offset, self._isolation, self.answer_bytes, self.wait_ms)
 
     def take(self, answer: Answer, now_ms: int) -> Taken:
         """Raises ReplicaUnreadableError if the replica has had fewer records than it should for too long."""
@@ -141,7 +158,7 @@ class Range:
         if answer.high_watermark <= self.offset:
             return self._wait(f"its high watermark went back to {answer.high_watermark:,}", now_ms)
         self._empty_count += 1
-        if self._empty_count <= EMPTY_MAX:
+        if self._empty_count <= self.empty_max:
             return Taken(0, 0, PAUSE_MS)
         self._empty_count = 0
         if self._isolation == READ_COMMITTED:

@@ -4,8 +4,10 @@ None changes anything. A Fetch names no session (epoch -1), so nobody's is evict
 to a leader that would be that follower, and move what it believes of it.
 
 Which Fetch a follower answers: since Kafka 2.4 it is the version that decides. A consumer's (id -1) is served by any
-replica from version 11 on, whatever rack it names; before, only a debugging consumer's (id -2) is. Some other systems
-serve followers only to who names a rack (Redpanda); a rack that no broker has makes no leader send us elsewhere.
+replica from version 11 on, whatever rack it names; before, only a debugging consumer's (id -2) is. Kafka 2.3 has
+version 11, too, and serves no consumers with it: so what counts is whether a broker has the requests that came with
+2.4. Some other systems serve followers only to who names a rack (Redpanda); a rack that no broker has makes no leader
+send us elsewhere.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ NO_SESSION_EPOCH: Final = -1
 FETCH_OF_ANY_REPLICA: Final = Api(1, "Fetch", 11, 12)
 """Version 13 names topics by id."""
 FETCH_AS_DEBUGGER: Final = Api(1, "Fetch", 4, 10)
+SINCE_2_4: Final = (apis.ALTER_PARTITION_REASSIGNMENTS, Api(47, "OffsetDelete", 0, 0))
+"""A broker that has one of them serves consumers from its followers."""
 LIST_TRANSACTIONS: Final = apis.LIST_TRANSACTIONS
 DESCRIBE_LOG_DIRS: Final = Api(35, "DescribeLogDirs", 1, 4)
 
@@ -59,24 +63,28 @@ class FetchAs(NamedTuple):
     replica_id: int
 
 
-def fetch_as(has_version_11: bool) -> FetchAs:
-    if has_version_11:
+def fetch_as(serves_consumers: bool) -> FetchAs:
+    if serves_consumers:
         return FetchAs(FETCH_OF_ANY_REPLICA, CONSUMER)
     return FetchAs(FETCH_AS_DEBUGGER, DEBUGGING_CONSUMER)
 
 
+def fetch_from_leader() -> FetchAs:
+    return FetchAs(apis.FETCH, CONSUMER)
+
+
 def fetch_body(
-    offsets: Mapping[TopicPartition, int], replica_id: int, isolation: int, max_bytes: int
+    offsets: Mapping[TopicPartition, int], replica_id: int, isolation: int, max_bytes: int, wait_ms: int = 0
 ) -> dict[str, Any]:
-    """The broker responds at once, with what there is."""
+    """The broker responds at once, with what there is, unless it is to wait for more."""
     topics: dict[str, list[dict[str, int]]] = {}
     for (topic, partition), offset in offsets.items():
         part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
         topics.setdefault(topic, []).append(part)
     return {
         "replica_id": replica_id,
-        "max_wait": 0,
-        "min_bytes": 0,
+        "max_wait": wait_ms,
+        "min_bytes": min(1, wait_ms),
         "max_bytes": max_bytes,
         "isolation_level": isolation,
         "session_id": 0,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -15,6 +13,8 @@ from sexton.audit.live.cluster import Claims, LiveCluster, Standing
 from sexton.audit.live.connecting import Connecting
 from sexton.audit.live.discovery import Scope, find_topics
 from sexton.audit.live.errors import NoPermissionError
+from sexton.audit.live.ranges import cut
+from sexton.audit.live.shared_pace import Limits
 from sexton.audit.live.stretch import LiveStretch
 from sexton.audit.live.worker import LoopThread
 from sexton.audit.replica import Replica, ReplicaId, Skipped
@@ -27,9 +27,6 @@ from sexton.types import NO_EPOCH, TopicPartition
 POLL_S: Final = 0.1
 RETRIES_COUNT: Final = 10
 RETRY_S: Final = 0.3
-STRETCH_BYTES: Final = 64 << 20
-STRETCHES_MAX: Final = 256
-"""Largest number of stretches of one replica."""
 OFFSET_BYTES: Final = 200
 """What an offset is taken for where a broker does not tell how large its log is."""
 
@@ -45,15 +42,15 @@ class LiveSource:
         *,
         tasks_count: int,
         rate_bytes_per_s: float = RATE_BYTES_PER_S,
+        master: str = "",
         patience_ms: int = PATIENCE_MS,
     ) -> None:
-        """`tasks_count` is how many read at once. All of them may come to read from one broker, so each gets its part
-        of the rate."""
+        """`tasks_count` is how many read at once, `master` is Spark's: tasks on one machine share a limit."""
         self.skipped: list[Skipped] = []
         """Topics of which there is nothing to compare."""
         self._connecting = connecting
         self._scope = scope
-        self._task_bytes_per_s = rate_bytes_per_s / tasks_count
+        self._limits = Limits.of_job(rate_bytes_per_s, master, tasks_count)
         self._patience_ms = patience_ms
         self._thread = LoopThread()
         self._cluster: LiveCluster | None = None
@@ -73,8 +70,7 @@ class LiveSource:
         if end is None or end <= from_offset or address is None:
             return []
         size_bytes = self._size_between(replica, from_offset, end)
-        count = min(STRETCHES_MAX, end - from_offset, max(1, math.ceil(size_bytes / STRETCH_BYTES)))
-        cuts = [from_offset + (end - from_offset) * index // count for index in range(count + 1)]
+        parts = cut(from_offset, end, size_bytes)
         return [
             LiveStretch(
                 replica=number,
@@ -84,11 +80,11 @@ class LiveSource:
                 partition=replica.id.partition,
                 from_offset=start,
                 to_offset=stop,
-                size_bytes=size_bytes // count,
+                size_bytes=size_bytes // len(parts),
                 is_first=start == from_offset,
-                bytes_per_s=self._task_bytes_per_s,
+                limit=self._limits.limit,
             )
-            for start, stop in itertools.pairwise(cuts)
+            for start, stop in parts
         ]
 
     def read_on(self, wanted: Mapping[ReplicaId, int]) -> Sequence[Replica]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +13,8 @@ import numpy as np
 from sexton.audit.live import asking, worker
 from sexton.audit.live.connecting import Connecting
 from sexton.audit.live.pace import Pace
-from sexton.audit.live.ranges import PAUSE_MS, Answer, Range, Taken
+from sexton.audit.live.ranges import ANSWER_BYTES, EMPTY_MAX, PAUSE_MS, Answer, Range, Taken
+from sexton.audit.live.shared_pace import Limit, SharedPace
 from sexton.client.client import Client, Peer
 from sexton.client.errors import ConnectionLostError, NotConnectedError, RefusedError
 from sexton.client.metadata import Address
@@ -32,7 +34,8 @@ class LiveStretch:
 
     replica: int
     connecting: Connecting
-    address: Address
+    address: Address | None
+    """None: whoever leads the partition."""
     topic: str
     partition: int
     from_offset: int
@@ -40,12 +43,18 @@ class LiveStretch:
     size_bytes: int
     is_first: bool
     """Of those that are read one after the other: it takes the batch that its first offset lies in."""
-    bytes_per_s: float
-    """Infinite for as fast as it goes."""
+    limit: Limit
+    answer_bytes: int = ANSWER_BYTES
+    """What to ask for at once."""
+    wait_ms: int = 0
+    """How long a broker may wait until it has something to send."""
+    empty_max: int = EMPTY_MAX
+    """So many answers without a record below the high watermark mean that there is none."""
 
     @property
     def place(self) -> str:
-        return f"{self.topic}-{self.partition} at {self.address[0]}:{self.address[1]}"
+        name = f"{self.topic}-{self.partition}"
+        return name if self.address is None else f"{name} at {self.address[0]}:{self.address[1]}"
 
     def pieces(self) -> Iterator[Piece]:
         thread = worker.of_this_process()
@@ -66,36 +75,52 @@ class LiveStretch:
 
     async def read(self, client: Client) -> AsyncIterator[Piece]:
         """Each next question is sent before what came is handed over (by `_Ahead`)."""
-        loop = asyncio.get_running_loop()
-        pace = Pace(self.bytes_per_s, loop.time())
+        paces: dict[str, Pace | SharedPace] = {}
         place = (self.topic, self.partition)
-        reading = Range(self.place, self.from_offset, self.to_offset, takes_straddling=self.is_first)
+        reading = Range(
+            self.place,
+            self.from_offset,
+            self.to_offset,
+            takes_straddling=self.is_first,
+            answer_bytes=self.answer_bytes,
+            wait_ms=self.wait_ms,
+            empty_max=self.empty_max,
+        )
         while not reading.is_done:
-            answer, pause_ms, note = await self._ask(client, place, reading)
+            broker, answer, pause_ms, note = await self._ask(client, place, reading)
             if answer is not None:
                 taken = reading.take(answer, _now_ms())
                 pause_ms = taken.pause_ms
                 yield self._piece(answer, taken, note)
-                pause_ms += round(1000 * pace.pause_s(len(answer.data), loop.time()))
+                pace = paces.setdefault(broker, self.limit.of(broker, time.monotonic()))
+                pause_ms += round(1000 * pace.pause_s(len(answer.data), time.monotonic()))
             elif note:
                 yield self._piece(NOTHING, Taken(0, 0), note)
             if pause_ms:
                 await asyncio.sleep(pause_ms / 1000)
 
-    async def _ask(self, client: Client, place: TopicPartition, reading: Range) -> tuple[Answer | None, int, str]:
-        """(answer, how long to wait if there is none, note)."""
+    async def _ask(self, client: Client, place: TopicPartition, reading: Range) -> tuple[str, Answer | None, int, str]:
+        """(broker, answer, how long to wait if there is none, note)."""
         try:
-            peer = await client.peer_at(self.address)
-            return await asking.fetch(peer, place, reading.next()), 0, ""
+            peer = await self._peer(client)
+            answer = await asking.fetch(peer, place, reading.next(), from_leader=self.address is None)
+            return peer.rpc.peer, answer, 0, ""
         except RefusedError as error:
+            client.forget()  # leadership may have moved
             if error.code == ErrorCode.offset_out_of_range:
                 note = await self._moved(peer, place, reading)
-                return None, PAUSE_MS if not note else 0, note
+                return "", None, PAUSE_MS if not note else 0, note
             if not error.code.retriable:
                 raise
-            return None, reading.failed(error.what, _now_ms()), ""
+            return "", None, reading.failed(error.what, _now_ms()), ""
         except (NotConnectedError, ConnectionLostError) as error:
-            return None, reading.failed(error.what, _now_ms()), ""
+            client.forget()
+            return "", None, reading.failed(error.what, _now_ms()), ""
+
+    async def _peer(self, client: Client) -> Peer:
+        if self.address is None:
+            return await client.leader(self.topic, self.partition)
+        return await client.peer_at(self.address)
 
     async def _moved(self, peer: Peer, place: TopicPartition, reading: Range) -> str:
         bounds = (await asking.log_bounds(peer, [place])).get(place)

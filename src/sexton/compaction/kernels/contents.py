@@ -43,6 +43,27 @@ def hash_contents(data: Bytes, records: Records, first_point: int, second_point:
 
 
 @kernel
+def hash_keys(
+    data: Bytes, records: Records, numbers: npt.NDArray[np.int64], first_point: int, second_point: int, out: Contents
+) -> int:
+    """The same with a number in place of the hash of the contents: what of a record somebody wants to know who has its
+    key's newest one."""
+    filled = 0
+    for index in range(len(records)):
+        record = records[index]
+        if record.key_size < 0:
+            continue
+        first, second = hash_key(data, record.key_start, record.key_size, first_point, second_point)
+        entry = out[filled]
+        entry.first = first
+        entry.second = second
+        entry.code = (record.offset << FLAG_BITS) | (TOMBSTONE if record.value_size < 0 else 0)
+        entry.content = np.uint64(numbers[index])
+        filled += 1
+    return filled
+
+
+@kernel
 def buckets_of(entries: Contents, bucket_count: int) -> npt.NDArray[np.int64]:
     buckets = np.empty(len(entries), dtype=np.int64)
     for index in range(len(entries)):
