@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from sexton.cli.audit_watch import watch
 from sexton.cli.broker import UsageError
+from sexton.cli.connect import CommandConfig, parse_bootstrap
 
 if TYPE_CHECKING:
     from sexton.audit.replica import Source
@@ -76,9 +77,7 @@ def audit(
     ] = None,
     topic: Annotated[str, typer.Option(metavar="REGEX", help="Topics, by their whole names.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also topics that are not compacted.")] = False,
-    command_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Kafka's client settings: security.protocol, sasl.*, ssl.*.")
-    ] = None,
+    command_config: CommandConfig = None,
     rate: Annotated[
         float, typer.Option(min=0, metavar="MB/S", help="Read no faster from a broker; 0 for no limit.")
     ] = DEFAULT_RATE_MB,
@@ -241,7 +240,6 @@ def _sources(
     sources: list[Source] = []
     if bootstrap:
         from sexton.audit.live.opening import live_source
-        from sexton.cli.connect import parse_bootstrap
 
         sources.append(
             live_source(

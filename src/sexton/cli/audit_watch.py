@@ -7,13 +7,13 @@ import logging
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 
 from sexton.cli.broker import UsageError
+from sexton.cli.connect import CommandConfig, parse_bootstrap
 
 if TYPE_CHECKING:
     from sexton.audit.report import Report
@@ -44,9 +44,7 @@ def watch(
     metrics: Annotated[str, typer.Option(metavar="[HOST]:PORT", help="Where Prometheus asks.")] = "127.0.0.1:9400",
     topic: Annotated[str, typer.Option(metavar="REGEX", help="Topics, by their whole names.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also topics that are not compacted.")] = False,
-    command_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Kafka's client settings: security.protocol, sasl.*, ssl.*.")
-    ] = None,
+    command_config: CommandConfig = None,
     rate: Annotated[
         float, typer.Option(min=0, metavar="MB/S", help="Read no faster from a broker; 0 for no limit.")
     ] = 50,
@@ -59,7 +57,6 @@ def watch(
     """
     from sexton.audit import run
     from sexton.audit.live.opening import live_source
-    from sexton.cli.connect import parse_bootstrap
     from sexton.spark import session
 
     every_s, endpoint, addresses = parse_duration_s(every), parse_endpoint(metrics), parse_bootstrap(bootstrap)

@@ -7,6 +7,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
@@ -32,6 +33,10 @@ Bootstrap = Annotated[
         envvar="SEXTON_BOOTSTRAP",
         help="One or more brokers of the cluster.",
     ),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option("--command-config", metavar="FILE", help="Kafka's client settings: security.protocol, sasl.*, ssl.*."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
 

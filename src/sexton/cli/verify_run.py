@@ -54,6 +54,7 @@ class RunOptions:
     metastore: str
     storage: str
     bootstrap: str | None
+    command_config: Path | None
     workload: str
     txn: bool
     sub_via: str
@@ -131,8 +132,9 @@ def _check_cluster(options: RunOptions) -> None:
         if (options.nodes, options.metastore, options.storage) != (DEFAULT_NODES, METASTORES[0], STORAGES[0]):
             what = "--nodes, --metastore and --storage are of what verify starts"
             raise UsageError(what, "", "Drop them, or --bootstrap")
-    elif options.allow_admin or options.fault_command:
-        raise UsageError("--allow-admin and --fault-command are for a cluster that exists", "", "Name it: --bootstrap")
+    elif options.allow_admin or options.fault_command or options.command_config:
+        what = "--allow-admin, --fault-command and --command-config are for a cluster that exists"
+        raise UsageError(what, "", "Name it: --bootstrap")
 
 
 def _check_names(options: RunOptions) -> None:
@@ -218,6 +220,7 @@ def _wanted(options: RunOptions, asked: Asked, directory: Path) -> Wanted:
     return Wanted(
         system=systems.check_name(options.system) if options.bootstrap is None else _addresses(options.bootstrap),
         is_existing=options.is_existing,
+        command_config=None if options.command_config is None else options.command_config.absolute(),
         workload=options.workload,
         asked=asked,
         directory=directory,

@@ -36,6 +36,7 @@ def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
         system=str(more.get("system")),
         is_existing=bool(more.get("existing")),
         allows_admin=bool(more.get("allows-admin")),
+        command_config=Path(more["command-config"]) if more.get("command-config") else None,
         workload=found.run.workload,
         asked=_made(Asked, options),
         directory=target,

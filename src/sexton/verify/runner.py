@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sexton.errors import SextonError
+from sexton.harness.asking import Door
 from sexton.harness.cluster import Cluster
 from sexton.history import flat
 from sexton.history.lines import Writer
@@ -131,9 +132,10 @@ class _Going:
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
         self._is_healing = threading.Event()
         self._is_closed = threading.Event()
-        outside: Any = Outside(self.system.bootstrap)
+        outside: Any = Outside(self.system.door)
         scene = Scene(
             own_cluster=outside if self.system.cluster is None else self.system.cluster,
+            own_door=self.system.door,
             places=self._places_in_use,
             is_over=self._is_healing,
             clients=self._clients_to_hit,
@@ -253,7 +255,7 @@ class _Going:
         self._wait(lambda: all(client.asked is None for client in self._clients.values()))
         self._hang_ns = HANG_NS
         topics = sorted({topic for topic, _ in self._places.values()})
-        whole = self._pool.submit(_wait_until_whole, self.system.bootstrap, topics, self._is_closed)
+        whole = self._pool.submit(_wait_until_whole, self.system.door, topics, self._is_closed)
         self._wait(whole.done)
         if not whole.result():
             self._listener.fault(f"not every log has a leader and all its replicas after {WHOLE_S} s")
@@ -314,7 +316,7 @@ class _Going:
         self._listener.phase("reads every replica")
         deadline_ns = self._now() + self.plan.final_ns
         topics = sorted({topic for topic, _ in places.values()})
-        told = self._pool.submit(probes.partitions, self.system.bootstrap, topics)
+        told = self._pool.submit(probes.partitions, self.system.door, topics)
         self._wait(told.done)
         try:
             found = told.result()
@@ -489,16 +491,16 @@ def _look_at(system: System, places: Mapping[int, Place], now_ns: int) -> _Looke
     """In a thread of its own: brokers may be away, and take long to answer."""
     found = [] if system.cluster is None else list(samples.of_brokers(system.cluster, now_ns))
     try:
-        seen = probes.watermarks(system.bootstrap, places)
+        seen = probes.watermarks(system.door, places)
     except SextonError as failed:
         return _Looked(found, {}, str(failed).partition("\n")[0])
     return _Looked([*found, *samples.of_logs(seen, now_ns)], seen, "")
 
 
-def _wait_until_whole(bootstrap: str, topics: Sequence[str], is_over: threading.Event) -> bool:
+def _wait_until_whole(where: Door, topics: Sequence[str], is_over: threading.Event) -> bool:
     deadline_s = time.monotonic() + WHOLE_S
     while time.monotonic() < deadline_s:
-        if probes.is_whole(bootstrap, topics):
+        if probes.is_whole(where, topics):
             return True
         if is_over.wait(TICK_S):
             break

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from sexton.client.security.properties import OPEN, Security
 from sexton.harness import fittings, jars, postgres
+from sexton.harness.asking import Door
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.cloud_store import CloudStore
 from sexton.harness.cluster import Cluster
@@ -65,6 +67,13 @@ class System:
     """Between clients and brokers, if something between them is to go wrong."""
     has_kip848: bool = True
     """Whether members of groups may speak the new protocol."""
+    security: Security | None = None
+    """How clients get in; None: it is open."""
+
+    @property
+    def door(self) -> Door:
+        """For Sexton's own client, which looks at it from outside."""
+        return Door(self.bootstrap, self.security or OPEN)
 
     @property
     def clients_bootstrap(self) -> str:
@@ -148,6 +157,11 @@ def _postgres(network: Network | None) -> AbstractContextManager[Postgres]:
     return postgres.running(network.host(METASTORE_ID), network.prefix(METASTORE_ID))
 
 
-def existing(bootstrap: str) -> System:
-    replication = min(REPLICAS, len(probes.broker_ids(bootstrap)))
-    return System(bootstrap, bootstrap, replication, has_kip848=probes.has_kip848(bootstrap))
+def existing(door: Door) -> System:
+    return System(
+        name=door.bootstrap,
+        bootstrap=door.bootstrap,
+        replication=min(REPLICAS, len(probes.broker_ids(door))),
+        has_kip848=probes.has_kip848(door),
+        security=None if door.security == OPEN else door.security,
+    )

@@ -10,9 +10,7 @@ from sexton.audit.live.connecting import Connecting
 from sexton.audit.live.discovery import Scope
 from sexton.audit.live.source import LiveSource
 from sexton.client.metadata import Address
-from sexton.client.security.errors import BadSecurityError
-from sexton.client.security.properties import OPEN, Security, security_of
-from sexton.settings.properties import parse_properties
+from sexton.client.security.files import security_from
 
 
 def live_source(
@@ -31,14 +29,3 @@ def live_source(
         tasks_count=tasks_count,
         rate_bytes_per_s=math.inf if rate_bytes_per_s is None else rate_bytes_per_s,
     )
-
-
-def security_from(command_config: Path | None) -> Security:
-    if command_config is None:
-        return OPEN
-    try:
-        text = command_config.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        what = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise BadSecurityError(what, str(command_config), "Name a file of properties, as Kafka's tools take") from None
-    return security_of(parse_properties(text), lambda path: Path(path).read_bytes())

@@ -1,4 +1,4 @@
-"""A live source from what a command is told: mistakes show before anything is connected."""
+"""What a person names with --command-config: mistakes show before anything is connected."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sexton.audit.live.opening import security_from
 from sexton.client.security.errors import BadSecurityError
+from sexton.client.security.files import security_from
 from sexton.client.security.login import Login
 from sexton.client.security.properties import OPEN
 
