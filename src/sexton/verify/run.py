@@ -1,8 +1,8 @@
 """A whole run: its directory, its system, its workload, and the judgement at the end.
 
-The directory has `test.json`, `history.jsonl` and the same as Parquet, `samples.parquet`, `results.json`,
-`report.html`, `clients.log`, and the brokers' directories below `cluster/`, of which only the logs stay unless the data
-is asked for.
+The directory has `test.json`, `history.jsonl` and the same as Parquet, `faults.jsonl`, `samples.parquet`,
+`results.json`, `report.html`, `clients.log`, and the brokers' directories below `cluster/`, of which only the logs stay
+unless the data is asked for.
 """
 
 from __future__ import annotations

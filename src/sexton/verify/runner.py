@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from sexton.errors import SextonError
 from sexton.harness.asking import Door
@@ -41,7 +41,7 @@ from sexton.verify.plan import FETCHES, Plan, options_of
 from sexton.verify.probes import Seen
 from sexton.verify.process import ClientProcess
 from sexton.verify.reading import POLL_S
-from sexton.verify.run_history import Listener, RunHistory
+from sexton.verify.run_history import FAULTS, Listener, RunHistory
 from sexton.verify.samples import Sample
 from sexton.verify.session import Completion
 from sexton.verify.systems import System
@@ -98,8 +98,12 @@ class Runner:
 
     def run(self) -> Sequence[Op]:
         name = LINES if self.start_shards is None else PIECE
-        with (self.directory / name).open("wb") as file, ThreadPoolExecutor(2) as pool:
-            going = _Going(self, Writer(file), pool)
+        with (
+            (self.directory / name).open("wb") as file,
+            (self.directory / FAULTS).open("wb") as faults,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            going = _Going(self, Writer(file), faults, pool)
             try:
                 with going.interrupts:
                     going.run()
@@ -110,14 +114,14 @@ class Runner:
 
 
 class _Going:
-    def __init__(self, runner: Runner, writer: Writer, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, runner: Runner, writer: Writer, faults: BinaryIO, pool: ThreadPoolExecutor) -> None:
         self.plan, self.system, self.workload = runner.plan, runner.system, runner.workload
         self._listener = runner.listener
         self._directory = runner.directory
         self._pool = pool
         self.interrupts = Interrupts()
         self._start_ns = time.monotonic_ns()
-        self.history = RunHistory(writer, self._now)
+        self.history = RunHistory(writer, self._now, faults)
         self._start_shards = runner.start_shards
         self._began = runner.began
         self._shards: Shards | None = None
@@ -145,8 +149,8 @@ class _Going:
             own_proxy=self.system.proxy,
             late=self.plan.late,
         )
-        faults = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
-        self._nemesis = Nemesis(faults, self.history, pool, self._listener)
+        known = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
+        self._nemesis = Nemesis(known, self.history, pool, self._listener)
         self._acts: list[Act] = []
         """Acts to come, the next one last."""
         self._end_ns = 0
