@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from sexton.errors import SextonError
 from sexton.harness.asking import Door
@@ -34,11 +34,11 @@ from sexton.verify.faults.schedule import Act, without
 from sexton.verify.final import ReplicaPasses, replica_ext
 from sexton.verify.generator import NS, Ask, Generator, Processes, Question, Workload
 from sexton.verify.interrupts import Interrupts
+from sexton.verify.looking import Looked, look_at
 from sexton.verify.nemesis import Nemesis
 from sexton.verify.outside import Outside, fault
 from sexton.verify.placing import Placing
 from sexton.verify.plan import FETCHES, Plan, options_of
-from sexton.verify.probes import Seen
 from sexton.verify.process import ClientProcess
 from sexton.verify.reading import POLL_S
 from sexton.verify.run_history import FAULTS, Listener, RunHistory
@@ -155,7 +155,7 @@ class _Going:
         """Acts to come, the next one last."""
         self._end_ns = 0
         self._is_calm = True
-        self._probe: Future[_Looked] | None = None
+        self._probe: Future[Looked] | None = None
         self.samples: list[Sample] = []
         self._probe_ns = 0
         self._told_ns = 0
@@ -471,7 +471,8 @@ class _Going:
             self._probe_ns = now_ns
             newest = dict(list(self._places.items())[-PROBED_LOGS_MAX:])
             self.history.write(self._prober, Type.INVOKE, F.DEBUG)
-            self._probe = self._pool.submit(_look_at, self.system, newest, now_ns)
+            compacted = {log: place for log, place in newest.items() if self.workload.log(log).is_compacted}
+            self._probe = self._pool.submit(look_at, self.system, newest, compacted, now_ns)
 
     def close(self) -> None:
         if self._shards is not None:
@@ -483,22 +484,6 @@ class _Going:
         self._is_closed.set()
         self._nemesis.close()
         self.history.writer.flush()
-
-
-class _Looked(NamedTuple):
-    samples: list[Sample]
-    seen: Mapping[int, Seen]
-    error: str
-
-
-def _look_at(system: System, places: Mapping[int, Place], now_ns: int) -> _Looked:
-    """In a thread of its own: brokers may be away, and take long to answer."""
-    found = [] if system.cluster is None else list(samples.of_brokers(system.cluster, now_ns))
-    try:
-        seen = probes.watermarks(system.door, places)
-    except SextonError as failed:
-        return _Looked(found, {}, str(failed).partition("\n")[0])
-    return _Looked([*found, *samples.of_logs(seen, now_ns)], seen, "")
 
 
 def _wait_until_whole(where: Door, topics: Sequence[str], is_over: threading.Event) -> bool:
