@@ -78,6 +78,9 @@ def run(
             autocompletion=among(METASTORES),
         ),
     ] = "sqlite",
+    controllers: Annotated[
+        int, typer.Option(metavar="N", help="Of Kafka, beside its brokers; 0: in them.", min=0, max=9)
+    ] = 0,
     storage: Annotated[
         str,
         typer.Option(

@@ -52,6 +52,7 @@ class RunOptions:
     system: str
     nodes: int
     metastore: str
+    controllers: int
     storage: str
     bootstrap: str | None
     command_config: Path | None
@@ -129,8 +130,9 @@ def _check_cluster(options: RunOptions) -> None:
         outside.check(options.faults, allows_admin=options.allow_admin, command=options.fault_command)
         if not options.topic_prefix:
             raise UsageError("topics with any name would be deleted at the end", "", "Name a prefix: --topic-prefix")
-        if (options.nodes, options.metastore, options.storage) != (DEFAULT_NODES, METASTORES[0], STORAGES[0]):
-            what = "--nodes, --metastore and --storage are of what verify starts"
+        own = options.nodes, options.metastore, options.storage, options.controllers
+        if own != (DEFAULT_NODES, METASTORES[0], STORAGES[0], 0):
+            what = "--nodes, --metastore, --storage and --controllers are of what verify starts"
             raise UsageError(what, "", "Drop them, or --bootstrap")
     elif options.allow_admin or options.fault_command or options.command_config:
         what = "--allow-admin, --fault-command and --command-config are for a cluster that exists"
@@ -228,6 +230,7 @@ def _wanted(options: RunOptions, asked: Asked, directory: Path) -> Wanted:
         judges_corruption=options.judge_corruption,
         nodes=options.nodes,
         metastore=options.metastore,
+        controllers=options.controllers,
         storage=options.storage,
         allows_admin=options.allow_admin,
         model=model_named(options.model),

@@ -42,6 +42,7 @@ def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
         directory=target,
         nodes=int(more.get("nodes", NODES)),
         metastore=str(more.get("metastore", SQLITE)),
+        controllers=int(more.get("controllers", 0)),
         storage=str(more.get("storage", LOCAL)),
         judges_corruption=bool(more.get("judges-corruption")),
         model=Model(more.get("model", Model.KAFKA)),

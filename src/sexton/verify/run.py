@@ -46,6 +46,7 @@ from sexton.verify import outside, probes, systems
 from sexton.verify.clients import known, secured
 from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.known import FAULTS, pointless
+from sexton.verify.faults.services import Metastore
 from sexton.verify.generator import Workload
 from sexton.verify.lies import LIES
 from sexton.verify.plan import ACKS_ALL, Plan
@@ -97,6 +98,8 @@ class Wanted:
     """Of such a cluster: the file that says how clients get in. What it says is never written down."""
     nodes: int = NODES
     metastore: str = systems.SQLITE
+    controllers: int = 0
+    """Of Kafka, processes that are nothing else. 0: they are in its brokers."""
     storage: str = systems.LOCAL
     """Where topics are: on brokers' disks, or in a store (cloud topics)."""
     workload: str = QUEUE
@@ -127,7 +130,8 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
         _reach(door)
     else:
         door = None
-        check_faults(plan.faults, wanted.system)
+        check_faults(plan.faults, wanted.system, wanted.controllers)
+        systems.check_controllers(wanted.system, wanted.controllers)
         systems.check_metastore(wanted.system, wanted.metastore)
         systems.check_storage(wanted.system, wanted.storage, plan.faults)
     wanted.directory.mkdir(parents=True, exist_ok=True)
@@ -165,7 +169,8 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
                 probes.delete_topics(system.door, plan.topic_prefix)
     flat.write_parquet(_pieces(ops), wanted.directory, Order(str(wanted.directory)))
     if not wanted.keep_data:
-        for node in (wanted.directory / CLUSTER).glob("node-*"):
+        cluster = wanted.directory / CLUSTER
+        for node in (*cluster.glob("node-*"), *cluster.glob("controller-*")):
             shutil.rmtree(node / "data", ignore_errors=True)
             (node / disks.IMAGE).unlink(missing_ok=True)
     listener.phase("judges")
@@ -182,10 +187,11 @@ def _pieces(ops: Sequence[Op]) -> Iterator[FlatHistory]:
     return (flat.from_ops(ops[first : first + PIECE_OPS]) for first in range(0, len(ops), PIECE_OPS))
 
 
-def check_faults(faults: Sequence[str], system: str) -> None:
+def check_faults(faults: Sequence[str], system: str, controllers: int = 0) -> None:
     """Before anything is started."""
     for fault in faults:
-        FAULTS[fault].check(system)
+        if not (fault == Metastore.name and controllers):  # which are what keeps Kafka's state
+            FAULTS[fault].check(system)
         for other, why in FAULTS[fault].excludes.items():
             if other in faults:
                 raise ExcludedFaultError(f"{fault} and {other} cannot be had together: {why}", "", "Run one by one")
@@ -328,6 +334,7 @@ def _system(wanted: Wanted, plan: Plan, door: Door | None, stack: ExitStack) -> 
             nodes=wanted.nodes,
             metastore=wanted.metastore,
             storage=wanted.storage,
+            controllers=wanted.controllers,
         )
     )
 
@@ -381,6 +388,7 @@ def describe_run(
         "nodes": wanted.nodes,
         "metastore": wanted.metastore,
         "storage": wanted.storage,
+        "controllers": wanted.controllers,
         "model": str(wanted.model),
         "ignored": list(wanted.ignored),
         "patience-ms": wanted.patience_ms,

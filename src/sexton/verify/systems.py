@@ -96,6 +96,11 @@ def check_metastore(name: str, kind: str) -> None:
     Postgres.check()
 
 
+def check_controllers(name: str, controllers: int) -> None:
+    if controllers and kafka_version(name) is None:
+        raise UnknownSystemError(f"{name} has no controllers of their own", "", "Its metastore keeps its state")
+
+
 def check_storage(name: str, storage: str, faults: Collection[str]) -> None:
     """Raises if this system cannot keep its topics there, or has no store to break."""
     if storage == CLOUD and kafka_version(name) is not None:
@@ -115,10 +120,11 @@ def running(
     nodes: int = NODES,
     metastore: str = SQLITE,
     storage: str = LOCAL,
+    controllers: int = 0,
 ) -> Iterator[System]:
     """Brokers' logs stay in the directory. A compactor is started only where there is something to compact: it is a
     Spark of its own."""
-    cluster = cluster_of(name, directory, {**SETTINGS, **settings}, keep=True, nodes=nodes)
+    cluster = cluster_of(name, directory, {**SETTINGS, **settings}, keep=True, nodes=nodes, controllers=controllers)
     with ExitStack() as stack:
         fittings.fit(cluster, needs, stack, [METASTORE_ID] if metastore == POSTGRES else [])
         server = None
