@@ -3,7 +3,9 @@ before anything is written, and what was in the file of properties is found nowh
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,20 @@ def test_over_scram_and_tls_a_run_is_judged_and_keeps_its_secrets(
     assert [path.name for path in written if PASSWORD.encode() in path.read_bytes()] == []
     assert description.read(directory).more["command-config"] == str(config)
     assert again.read(directory, tmp_path / "again")[0].command_config == config
+
+
+@pytest.mark.kafka
+def test_shards_get_in_with_all_their_lanes(secure: str, authority: Authority, tmp_path: Path) -> None:
+    config = config_at(tmp_path / "client.properties", authority)
+    plan = replace(plan_of("confluent-kafka"), shards=1, concurrency=3)
+    wanted = replace(wanted_at(secure, tmp_path / "run", config), asked=Asked())
+    assert verifying.run(wanted, plan, Silent()).verdict is not Verdict.FALSE
+    ops = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    sent = {op["process"] for op in ops if (op["type"], op["f"]) == ("ok", "send")}
+    assert len(sent) > 1, "each lane is a process of the history"
+    assert [
+        path for path in (tmp_path / "run").rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()
+    ] == []
 
 
 @pytest.mark.soak
