@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -181,6 +182,42 @@ def test_a_broker_comes_back_with_an_old_image(sexton: Scene) -> None:
 @pytest.mark.cluster
 def test_a_broker_comes_back_with_damaged_files(sexton: Scene) -> None:
     comes_back_with_damaged_files(sexton)
+
+
+class Sleeper:
+    """A cluster of one broker, which does nothing."""
+
+    node_ids = (1,)
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.process = subprocess.Popen(["sleep", "600"])
+
+    def pid(self, node_id: int) -> int:
+        return self.process.pid
+
+    def node_dir(self, node_id: int) -> Path:
+        return self.directory
+
+    def is_running(self, node_id: int) -> bool:
+        return True
+
+    is_serving = is_running
+
+
+def test_a_disk_that_one_fault_has_in_hand_is_not_said_to_be_hit_by_another(tmp_path: Path) -> None:
+    sleeper: Any = Sleeper(tmp_path)
+    slow, full = SlowDisk(Scene(sleeper)), NoSpace(Scene(sleeper))
+    try:
+        assert slow.begin(act("slow-disk")).hit == [1]
+        assert full.begin(act("no-space")).hit == []
+        assert full.end().hit == []
+        assert slow.end().hit == [1]
+        assert full.begin(act("no-space")).hit == [1], "it is free again"
+        full.end()
+    finally:
+        sleeper.process.kill()
+        sleeper.process.wait()
 
 
 def cannot_rename(scene: Scene) -> None:

@@ -16,8 +16,8 @@ from sexton.harness.disks import SmallDisk
 from sexton.harness.errors import HarnessError
 from sexton.harness.fittings import Fitting
 from sexton.harness.processes import ServerProcess
-from sexton.verify.faults.base import NodeFault, Scene
-from sexton.verify.faults.schedule import Target
+from sexton.verify.faults.base import NodeFault, Scene, Told, chosen
+from sexton.verify.faults.schedule import Act, Target
 
 SYNCS: Final = "fdatasync,fsync"
 WRITES: Final = "pwrite64,pwritev,pwritev2"
@@ -46,6 +46,14 @@ class _Traced(NodeFault):
     def check(cls, system: str) -> None:
         if shutil.which(STRACE) is None:
             raise HarnessError(f"{cls.name} needs strace, and it is not installed", "", "apt-get install strace")
+
+    def begin(self, act: Act) -> Told:
+        """Nobody can trace a process that is traced: one whose disk another of these faults has in hand is left out."""
+        for node_id in chosen(act, self.scene):
+            if not _is_traced(self.scene.cluster.pid(node_id)):
+                self._hit.append(node_id)
+                self._break(node_id)
+        return Told(list(self._hit))
 
     def _break(self, node_id: int) -> None:
         cluster = self.scene.cluster
