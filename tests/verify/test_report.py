@@ -157,7 +157,7 @@ def test_what_brokers_logged_then_is_beside_the_evidence(tmp_path: Path) -> None
             "server.log",
             [f"[{datetime.fromtimestamp(began_ms / 1_000 + 11):%Y-%m-%d %H:%M:%S},000] WARN [k] as well"],
         ),
-        ("controller-101", "server.log", ["2026-11-19T01:00:10.500Z INFO    [q] is elected"]),
+        ("controller-101", "server.log", ["2026-11-19T01:00:10.900Z INFO    [q] is elected"]),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text("\n".join(["no time yet", *lines, "  at a place"]))
@@ -165,7 +165,7 @@ def test_what_brokers_logged_then_is_beside_the_evidence(tmp_path: Path) -> None
     told = logs.html(10 * SECOND_NS, 11 * SECOND_NS, [])
     assert "node-1  2026-11-19T01:00:09.700Z INFO    &lt;then&gt;" in told
     assert "WARN [k] as well\nnode-2    at a place" in told
-    assert "controller-101  2026-11-19T01:00:10.500Z INFO    [q] is elected" in told
+    assert "controller-101  2026-11-19T01:00:10.900Z INFO    [q] is elected" in told
     assert "long before" not in told
     assert "no time yet" not in told
     assert logs.html(100 * SECOND_NS, 101 * SECOND_NS, []) == ""
