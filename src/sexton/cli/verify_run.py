@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -39,6 +40,8 @@ OWN_RATE: Final = 1_000.0
 
 PERIOD_INTERVALS: Final = 3
 """Of what is broken and mended before another set of faults has its turn, unless --stable-period says otherwise."""
+
+SECRET_PREFIXES: Final = ("sasl.", "ssl.", "security.")
 
 CRASH_EVERY_NS: Final = 30 * SECOND_NS
 """Interval between two crashes of one client, with --crash-clients."""
@@ -202,11 +205,21 @@ def _plan(options: RunOptions, asked: Asked, seed: int) -> Plan:
         late=options.late_requests or LATE,
         acks=options.acks,
         is_idempotent=options.idempotence and options.acks == "all",
-        client_settings=parse_settings(options.client_setting or ()),
+        client_settings=_client_settings(options.client_setting or ()),
         aborts_after_timeout=options.abort_after_timeout,
         rewinds=not options.no_rewind,
         shares_transactional_ids=options.shared_transactional_ids,
     )
+
+
+def _client_settings(texts: Sequence[str]) -> dict[str, str]:
+    """Which `test.json` repeats, and every page."""
+    found = parse_settings(texts)
+    for name in found:
+        if name.removeprefix("producer.").removeprefix("consumer.").startswith(SECRET_PREFIXES):
+            what = "what is set so is written down with the run, and it may be a secret"
+            raise UsageError(what, f"--client-setting {name}", "Put it into a file: --command-config FILE")
+    return found
 
 
 def _addresses(bootstrap: str) -> str:
