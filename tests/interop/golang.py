@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Final
 
@@ -32,5 +31,5 @@ def built(verb: str, name: str, *options: str, package: str = ".", module: Path 
 
 def franz_go_client(version: str) -> Path:
     """`go/main.go` with that version of franz-go, as its source is now."""
-    source = hashlib.sha256((MODULE / "main.go").read_bytes()).hexdigest()[:8]
-    return built("build", f"franz-go-{version}-{source}", f"-modfile={MODULE_FILES[version]}")
+    name = f"franz-go-{version}-{golang.source_digest()}"
+    return built("build", name, f"-modfile={MODULE_FILES[version]}")

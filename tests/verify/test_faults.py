@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from sexton.verify import probes
 from sexton.verify.clients.confluent import Producer
 from sexton.verify.faults.base import NodeFault, Scene
 from sexton.verify.faults.damage import CorruptFile
-from sexton.verify.faults.disks import FailingDisk, FailingWrites, SlowDisk
+from sexton.verify.faults.disks import FailingDisk, FailingRenames, FailingWrites, NoSpace, SlowDisk
 from sexton.verify.faults.images import LostDisk, OldImage
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.moving import Leadership, Membership
@@ -183,11 +184,67 @@ def test_a_broker_comes_back_with_damaged_files(sexton: Scene) -> None:
     comes_back_with_damaged_files(sexton)
 
 
+class Sleeper:
+    """A cluster of one broker, which does nothing."""
+
+    node_ids = (1,)
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.process = subprocess.Popen(["sleep", "600"])
+
+    def pid(self, node_id: int) -> int:
+        return self.process.pid
+
+    def node_dir(self, node_id: int) -> Path:
+        return self.directory
+
+    def is_running(self, node_id: int) -> bool:
+        return True
+
+    is_serving = is_running
+
+
+def test_a_disk_that_one_fault_has_in_hand_is_not_said_to_be_hit_by_another(tmp_path: Path) -> None:
+    sleeper: Any = Sleeper(tmp_path)
+    slow, full = SlowDisk(Scene(sleeper)), NoSpace(Scene(sleeper))
+    try:
+        assert slow.begin(act("slow-disk")).hit == [1]
+        assert full.begin(act("no-space")).hit == []
+        assert full.end().hit == []
+        assert slow.end().hit == [1]
+        assert full.begin(act("no-space")).hit == [1], "it is free again"
+        full.end()
+    finally:
+        sleeper.process.kill()
+        sleeper.process.wait()
+
+
+def cannot_rename(scene: Scene) -> None:
+    """Not the logs of a topic that is deleted, among others."""
+    scene.cluster.create_topic("doomed", 1, 3)
+    wait_until_all_is_there(scene)
+    fault = FailingRenames(scene)
+    (node_id,) = fault.begin(act("failing-renames", Target.LEADER)).hit
+    assert isinstance(node_id, int)
+    probes.delete_topics(scene.bootstrap, "doomed")
+    wait_until(lambda: "(INJECTED)" in (scene.cluster.node_dir(node_id) / "strace.out").read_text())
+    assert fault.end().hit == [node_id]
+    wait_until_all_is_there(scene)
+    write(scene, 1)
+
+
+@pytest.mark.cluster
+def test_a_broker_that_cannot_rename_its_files_comes_back(sexton: Scene) -> None:
+    cannot_rename(sexton)
+
+
 @pytest.mark.cluster
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "shows",
     [
+        cannot_rename,
         leads,
         leaves_and_joins,
         is_restarted_one_by_one,
@@ -212,7 +269,7 @@ def test_nobody_reaches_the_metastore_and_then_everybody_does(sexton: Scene) -> 
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("kind", [FailingDisk, FailingWrites])
+@pytest.mark.parametrize("kind", [FailingDisk, FailingWrites, NoSpace])
 def test_a_broker_whose_flushes_or_writes_fail_ends_or_is_left_and_comes_back(
     sexton: Scene, kind: type[NodeFault]
 ) -> None:

@@ -19,13 +19,14 @@ from sexton.cli import verify
 from sexton.errors import SextonError
 from sexton.history import run as description
 from sexton.history.lines import to_line
-from sexton.history.op import HEAL, NEMESIS, Ext, F, Log, Op, Poll, Record, Run, Span, Type
+from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Log, Op, Poll, Record, Run, Span, Type
 from sexton.history.run import Description
 from sexton.verify import run as verifying
 from sexton.verify.report import page, plots
 from sexton.verify.report.bars import Bar, bars
 from sexton.verify.report.broker_logs import BrokerLogs
 from sexton.verify.report.evidence import Evidence
+from sexton.verify.samples import Sample
 from tests.checker.story import Story, poll, send
 from tests.verify.browser import look
 
@@ -156,6 +157,7 @@ def test_what_brokers_logged_then_is_beside_the_evidence(tmp_path: Path) -> None
             "server.log",
             [f"[{datetime.fromtimestamp(began_ms / 1_000 + 11):%Y-%m-%d %H:%M:%S},000] WARN [k] as well"],
         ),
+        ("controller-101", "server.log", ["2026-11-19T01:00:10.900Z INFO    [q] is elected"]),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text("\n".join(["no time yet", *lines, "  at a place"]))
@@ -163,6 +165,7 @@ def test_what_brokers_logged_then_is_beside_the_evidence(tmp_path: Path) -> None
     told = logs.html(10 * SECOND_NS, 11 * SECOND_NS, [])
     assert "node-1  2026-11-19T01:00:09.700Z INFO    &lt;then&gt;" in told
     assert "WARN [k] as well\nnode-2    at a place" in told
+    assert "controller-101  2026-11-19T01:00:10.900Z INFO    [q] is elected" in told
     assert "long before" not in told
     assert "no time yet" not in told
     assert logs.html(100 * SECOND_NS, 101 * SECOND_NS, []) == ""
@@ -282,6 +285,21 @@ def test_whole_reads_show_how_much_compaction_has_left() -> None:
     [left] = plots.whole_reads(prepare(story.ops, Run(logs=logs)))
     assert (left.records, left.tombstones) == (20.0, 10.0)
     assert plots.whole_reads(prepare(story.ops, Run(logs={0: Log("t", 0)}))) == [], "nothing goes from a plain log"
+
+
+def test_what_removal_waits_for_is_drawn_by_the_replica_that_is_farthest_behind() -> None:
+    looks = [
+        Sample(time_ns=at_ns, broker=broker, log=0, high_watermark=100, mtro=mtro, mxro=mxro)
+        for at_ns, broker, mtro, mxro in ((SECOND_NS, 1, 90, 100), (SECOND_NS, 2, 95, 60), (2 * SECOND_NS, 1, 100, 99))
+    ]
+    others = [Sample(time_ns=SECOND_NS, log=0, high_watermark=100), Sample(time_ns=SECOND_NS, broker=1, cpu_ms=5)]
+    assert plots.held_back([*others, *looks]) == [(1.0, 10.0, 40.0), (2.0, 0.0, 1.0)]
+    assert plots.held_back(others) == [], "nobody has such watermarks"
+    story = Story()
+    story.sent(0, send(0, 7, 5))
+    view = prepare(story.ops, Run())
+    assert "(MTRO)" in plots.svg(view, [], UNKNOWN, [], looks)
+    assert "(MTRO)" not in plots.svg(view, [], UNKNOWN, [], others)
 
 
 def test_brokers_have_the_last_word_on_where_a_log_ends() -> None:

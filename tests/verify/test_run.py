@@ -223,6 +223,8 @@ def test_addresses_of_a_cluster_that_exists_may_leave_out_the_port(tmp_path: Pat
         ("run", "--bootstrap", "localhost:1", "--nemesis", "kill", "--fault-command", "p"),
         ("run", "--bootstrap", "localhost:1", "--topic-prefix", ""),
         ("run", "--allow-admin"),
+        ("run", "--client", "confluent-kafka", "--client-setting", "consumer.sasl.jaas.config=secret"),
+        ("run", "--client", "confluent-kafka", "--client-setting", "ssl.key.password=secret"),
         ("replay", "tests", "--tries", "2/1"),
         ("run", "--dir", "."),
     ],

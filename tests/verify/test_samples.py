@@ -7,10 +7,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+import pytest
+
+from sexton.harness.asking import Door
 from sexton.harness.errors import HarnessError
-from sexton.verify import samples
+from sexton.verify import looking, probes, samples
 from sexton.verify.probes import Seen, ext_of
 from sexton.verify.samples import Sample
+from sexton.verify.systems import System
 
 SEEN = {
     7: Seen(high_watermark=9, last_stable_offset=8, log_start=1, leader_epoch=4, leader=2, isr=(2, 3)),
@@ -72,3 +77,39 @@ def test_a_history_is_told_what_the_judge_reads_and_who_leads_and_no_more() -> N
         "leader-epochs": {"7": 4, "5": 0},
         "leaders": {"7": 2, "5": 1},
     }
+
+
+def replica(broker: int | str, mtro: int, mxro: int, topic: str = "t", partition: int = 1) -> dict[str, Any]:
+    """As `sexton compaction status --json` has it, as far as this asks."""
+    told = {"broker": broker, "topic": topic, "partition": partition, "role": "follower", "high_watermark": 100}
+    return {**told, "mtro": mtro, "mxro": mxro, "mcco": 100, "mxfo": 100}
+
+
+def test_of_the_replicas_of_a_compacted_log_how_far_removal_may_go_is_kept(tmp_path: Path) -> None:
+    status = [replica(1, 90, 80), replica(2, 70, 95), replica(2, 1, 1, topic="other"), replica("store", 5, 5)]
+    rows = looking.of_status(status, {7: ("t", 1)}, 3)
+    assert [(row.broker, row.log, row.mtro, row.mxro) for row in rows] == [(1, 7, 90, 80), (2, 7, 70, 95)]
+    samples.write(tmp_path, rows)
+    assert samples.read(tmp_path / samples.NAME) == rows
+
+
+def test_samples_of_a_run_that_knew_nothing_of_it_are_read(tmp_path: Path) -> None:
+    samples.write(tmp_path, samples.of_logs(SEEN, 2))
+    old = pq.read_table(tmp_path / samples.NAME).drop_columns(["mtro", "mxro"])
+    pq.write_table(old, tmp_path / samples.NAME)
+    assert samples.read(tmp_path / samples.NAME) == list(samples.of_logs(SEEN, 2))
+
+
+def test_a_system_that_is_not_sexton_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def removable(door: Door, *_: object) -> list[Sample]:
+        asked.append(door.bootstrap)
+        return []
+
+    monkeypatch.setattr(looking, "removable", removable)
+    monkeypatch.setattr(probes, "watermarks", lambda *_: {})
+    for name in ("kafka-4.3.0", "host:9092", "sexton", "sexton-independent"):
+        looking.look_at(System(name, name, 1), {0: ("t", 0)}, {0: ("t", 0)}, 1)
+    looking.look_at(System("sexton", "nothing is compacted", 1), {0: ("t", 0)}, {}, 1)
+    assert asked == ["sexton", "sexton-independent"]

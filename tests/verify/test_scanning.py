@@ -74,7 +74,7 @@ def test_what_is_known_to_be_written_is_waited_for(cluster: SextonCluster) -> No
 def test_replicas_that_differ_are_found_by_what_a_session_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """One has a value where the other has none: from the answers of two scans to the judge's finding."""
 
-    def found(bootstrap: str, wanted: Wanted, isolation: str, timeout_s: float) -> Scanned:
+    def found(bootstrap: str, wanted: Wanted, *_: object) -> Scanned:
         records = {1: [Record(0, 1, 7)], 2: [Record(1, 2, 8)]}[wanted.nth + 1]
         return Scanned(wanted.nth + 1, {0: records}, {0: Span(0, 2)}, "")
 

@@ -78,7 +78,7 @@ def driver(cluster: Cluster) -> ModuleType:
 
     class Consumer:
         def __init__(self, *told: Any) -> None:
-            cluster.consumers.append(told[-1])
+            cluster.consumers.append(told[3])
             self._positions: dict[Place, int] = {}
 
         def group_metadata(self) -> str:

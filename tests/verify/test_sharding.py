@@ -54,7 +54,7 @@ def test_logs_of_a_shard_that_was_killed_are_read_as_well() -> None:
 
 def test_lanes_send_by_the_settings_that_the_run_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(confluent, "Sending", lambda bootstrap, settings: made.append(settings))
+    monkeypatch.setattr(confluent, "Sending", lambda bootstrap, settings, _: made.append(settings))
     plan = Plan(seed=1, shards=1, concurrency=4, acks="1", is_idempotent=False, client_settings={"linger.ms": "7"})
     options = ShardOptions(
         number=0,

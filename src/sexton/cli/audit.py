@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from sexton.cli.audit_watch import watch
 from sexton.cli.broker import UsageError
-from sexton.cli.connect import CommandConfig
+from sexton.cli.connect import CommandConfig, parse_bootstrap
 
 if TYPE_CHECKING:
     from sexton.audit.replica import Source
@@ -243,7 +243,6 @@ def _sources(
     sources: list[Source] = []
     if bootstrap:
         from sexton.audit.live.opening import live_source
-        from sexton.cli.connect import parse_bootstrap
 
         sources.append(
             live_source(

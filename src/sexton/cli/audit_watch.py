@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from sexton.cli.broker import UsageError
-from sexton.cli.connect import CommandConfig
+from sexton.cli.connect import CommandConfig, parse_bootstrap
 
 if TYPE_CHECKING:
     from sexton.audit.report import Report
@@ -57,7 +57,6 @@ def watch(
     """
     from sexton.audit import run
     from sexton.audit.live.opening import live_source
-    from sexton.cli.connect import parse_bootstrap
     from sexton.spark import session
 
     every_s, endpoint, addresses = parse_duration_s(every), parse_endpoint(metrics), parse_bootstrap(bootstrap)

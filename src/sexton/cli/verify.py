@@ -13,6 +13,7 @@ from rich.table import Table
 
 from sexton import extras
 from sexton.cli.broker import UsageError
+from sexton.cli.connect import CommandConfig
 from sexton.cli.verify_names import (
     ACKS,
     CLIENTS,
@@ -33,11 +34,7 @@ from sexton.cli.verify_names import (
 )
 from sexton.cli.verify_run import RunOptions, asked_for
 from sexton.cli.verify_suite import selftest, suite
-from sexton.cli.verify_telling import (
-    Told,
-    console_of_run,
-    tell,
-)
+from sexton.cli.verify_telling import Told, console_of_run, tell
 
 if TYPE_CHECKING:
     from sexton.checker.verdict import Judgement
@@ -81,6 +78,9 @@ def run(
             autocompletion=among(METASTORES),
         ),
     ] = "sqlite",
+    controllers: Annotated[
+        int, typer.Option(metavar="N", help="Of Kafka, beside its brokers; 0: in them.", min=0, max=9)
+    ] = 0,
     storage: Annotated[
         str,
         typer.Option(
@@ -92,6 +92,7 @@ def run(
     bootstrap: Annotated[
         str | None, typer.Option(metavar="HOST:PORT,…", help="A cluster that exists, instead; nothing is broken there.")
     ] = None,
+    command_config: CommandConfig = None,
     workload: Annotated[
         str,
         typer.Option(

@@ -40,6 +40,8 @@ FAULTS: Final = (
     "store",
     "failing-disk",
     "failing-writes",
+    "failing-renames",
+    "no-space",
     "full-disk",
     "read-only-disk",
     "slow-disk",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -40,6 +41,8 @@ OWN_RATE: Final = 1_000.0
 PERIOD_INTERVALS: Final = 3
 """Of what is broken and mended before another set of faults has its turn, unless --stable-period says otherwise."""
 
+SECRET_PREFIXES: Final = ("sasl.", "ssl.", "security.")
+
 CRASH_EVERY_NS: Final = 30 * SECOND_NS
 """Interval between two crashes of one client, with --crash-clients."""
 
@@ -52,8 +55,10 @@ class RunOptions:
     system: str
     nodes: int
     metastore: str
+    controllers: int
     storage: str
     bootstrap: str | None
+    command_config: Path | None
     workload: str
     txn: bool
     sub_via: str
@@ -128,11 +133,13 @@ def _check_cluster(options: RunOptions) -> None:
         outside.check(options.faults, allows_admin=options.allow_admin, command=options.fault_command)
         if not options.topic_prefix:
             raise UsageError("topics with any name would be deleted at the end", "", "Name a prefix: --topic-prefix")
-        if (options.nodes, options.metastore, options.storage) != (DEFAULT_NODES, METASTORES[0], STORAGES[0]):
-            what = "--nodes, --metastore and --storage are of what verify starts"
+        own = options.nodes, options.metastore, options.storage, options.controllers
+        if own != (DEFAULT_NODES, METASTORES[0], STORAGES[0], 0):
+            what = "--nodes, --metastore, --storage and --controllers are of what verify starts"
             raise UsageError(what, "", "Drop them, or --bootstrap")
-    elif options.allow_admin or options.fault_command:
-        raise UsageError("--allow-admin and --fault-command are for a cluster that exists", "", "Name it: --bootstrap")
+    elif options.allow_admin or options.fault_command or options.command_config:
+        what = "--allow-admin, --fault-command and --command-config are for a cluster that exists"
+        raise UsageError(what, "", "Name it: --bootstrap")
 
 
 def _check_names(options: RunOptions) -> None:
@@ -198,11 +205,21 @@ def _plan(options: RunOptions, asked: Asked, seed: int) -> Plan:
         late=options.late_requests or LATE,
         acks=options.acks,
         is_idempotent=options.idempotence and options.acks == "all",
-        client_settings=parse_settings(options.client_setting or ()),
+        client_settings=_client_settings(options.client_setting or ()),
         aborts_after_timeout=options.abort_after_timeout,
         rewinds=not options.no_rewind,
         shares_transactional_ids=options.shared_transactional_ids,
     )
+
+
+def _client_settings(texts: Sequence[str]) -> dict[str, str]:
+    """Which `test.json` repeats, and every page."""
+    found = parse_settings(texts)
+    for name in found:
+        if name.removeprefix("producer.").removeprefix("consumer.").startswith(SECRET_PREFIXES):
+            what = "what is set so is written down with the run, and it may be a secret"
+            raise UsageError(what, f"--client-setting {name}", "Put it into a file: --command-config FILE")
+    return found
 
 
 def _addresses(bootstrap: str) -> str:
@@ -218,6 +235,7 @@ def _wanted(options: RunOptions, asked: Asked, directory: Path) -> Wanted:
     return Wanted(
         system=systems.check_name(options.system) if options.bootstrap is None else _addresses(options.bootstrap),
         is_existing=options.is_existing,
+        command_config=None if options.command_config is None else options.command_config.absolute(),
         workload=options.workload,
         asked=asked,
         directory=directory,
@@ -225,6 +243,7 @@ def _wanted(options: RunOptions, asked: Asked, directory: Path) -> Wanted:
         judges_corruption=options.judge_corruption,
         nodes=options.nodes,
         metastore=options.metastore,
+        controllers=options.controllers,
         storage=options.storage,
         allows_admin=options.allow_admin,
         model=model_named(options.model),

@@ -247,6 +247,11 @@ class Cluster(ABC, Generic[N]):
     def node_ids(self) -> list[int]:
         return list(self._nodes)
 
+    @property
+    def controller_ids(self) -> list[int]:
+        """Processes beside the brokers that keep the cluster's state, of those that have such (Kafka)."""
+        return []
+
     def is_running(self, node_id: int) -> bool:
         return self.node(node_id).is_running
 

@@ -32,7 +32,7 @@ def fit(cluster: Cluster[Any], fittings: Collection[Fitting], stack: ExitStack, 
     """Before it is started. All of it is undone when the stack is left, or when this process ends, however that
     comes. Others than brokers get a network, too."""
     if Fitting.NETWORK in fittings:
-        cluster.move_to(stack.enter_context(Network([*cluster.node_ids, *others])))
+        cluster.move_to(stack.enter_context(Network([*cluster.node_ids, *cluster.controller_ids, *others])))
     if Fitting.CLOCK in fittings:
         cluster.go_by(stack.enter_context(Clocks(cluster.node_ids, cluster.base_dir / "clocks")))
     if Fitting.DISK in fittings:

@@ -1,8 +1,9 @@
 """Real Apache Kafka on this machine, for tests, benchmarks and shows.
 
 A `KafkaCluster` is one to a few KRaft nodes, each broker and controller at once, each a JVM that speaks on
-loopback only. Nodes can be stopped, killed, paused, started again on a data directory that was edited
-meanwhile, and started from a copy of another cluster's directory:
+loopback only. With `controllers=3` they are brokers only, and three controllers beside them have numbers from 101.
+Nodes can be stopped, killed, paused, started again on a data directory that was edited meanwhile, and started
+from a copy of another cluster's directory:
 
     with KafkaCluster(settings={"log.cleaner.backoff.ms": 100}) as kafka:
         kafka.create_topic("t", config={"cleanup.policy": "compact"})
@@ -23,6 +24,8 @@ the controllers of the cluster that it was copied from.
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +45,7 @@ from sexton.harness.kafka_logs import (
 )
 from sexton.harness.kafka_node import META_NAME, KafkaNode, forget_voters, new_id, read_meta, write_meta
 from sexton.harness.kafka_tools import format_storage
+from sexton.harness.network import Network
 from sexton.harness.processes import ServerProcess
 from sexton.harness.properties import Settings, write_properties
 
@@ -58,12 +62,17 @@ BROKER_JVM_OPTIONS: Final = (
 QUICK_JVM_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
 """For a broker that lives for seconds: without the optimizing compiler, a start takes a third of the CPU time."""
 
+FIRST_CONTROLLER: Final = 101
+CONTROLLER_HEAP: Final = "256m"
+"""Of one that is nothing else: it has the metadata of a few topics."""
+BROKER_ONLY: Final = ("advertised.listeners", "inter.broker.listener.name")
+
 CLEAN_SHUTDOWN_NAME: Final = ".kafka_cleanshutdown"
 """Left in the log directory by a clean stop; without it the next start recovers unflushed segments."""
 
 
-_FORMATTED: Final[dict[tuple[str, tuple[str, ...]], dict[str, bytes]]] = {}
-"""Of each version and options of the tool that formats: its files, without a node's identity."""
+_FORMATTED: Final[dict[tuple[str, tuple[str, ...], str], dict[str, bytes]]] = {}
+"""Of each version, options of the tool that formats, and roles of a node: its files, without a node's identity."""
 
 
 def _quick_jvm_options(version: str) -> tuple[str, ...]:
@@ -104,6 +113,7 @@ class KafkaCluster(Cluster[KafkaNode]):
         jvm_options: Sequence[str] | None = None,
         format_args: Sequence[str] = (),
         doors: Mapping[str, str] | None = None,
+        controllers: int = 0,
         keep: bool = False,
     ) -> None:
         """Takes directories and ports, starts nothing.
@@ -112,7 +122,8 @@ class KafkaCluster(Cluster[KafkaNode]):
         node, so `metadata.settings[...] = ...` and a restart change them. `format_args` go to `StorageTool
         format`, e.g. `("--feature", "transaction.version=1")`. `keep` leaves the directories after success. Without
         `jvm_options`, nodes start soon rather than run fast. `doors` are more listeners for clients, by name, with
-        their protocols (`{"SECURE": "SASL_SSL"}`); what such a protocol needs is among the settings.
+        their protocols (`{"SECURE": "SASL_SSL"}`); what such a protocol needs is among the settings. Of `controllers`
+        every method that names a node takes the number, too; they are not among `node_ids`.
 
         A node that was killed comes back only when its old session has run out: 9 s, as Kafka has it, or
         what `broker.session.timeout.ms` says.
@@ -125,6 +136,17 @@ class KafkaCluster(Cluster[KafkaNode]):
         self.doors = dict(doors or {})
         for node_id in range(1, nodes + 1):
             self._nodes[node_id] = KafkaNode(node_id, self.base_dir / f"node-{node_id}", doors=list(self.doors))
+        self._controllers = {
+            node_id: KafkaNode(node_id, self.base_dir / f"controller-{node_id}")
+            for node_id in range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers)
+        }
+
+    @property
+    def controller_ids(self) -> list[int]:
+        return list(self._controllers)
+
+    def node(self, node_id: int) -> KafkaNode:
+        return self._controllers.get(node_id) or super().node(node_id)
 
     def bootstrap_at(self, door: str) -> str:
         """Bootstrap addresses of all nodes, as they are reached through a door."""
@@ -205,18 +227,23 @@ class KafkaCluster(Cluster[KafkaNode]):
         """Give each new log directory its identity: Kafka refuses to start on one without."""
         if not self._nodes:
             raise HarnessError("a cluster needs at least one node")
-        metas = {node_id: read_meta(node.data_dir) for node_id, node in self._nodes.items()}
+        all_nodes = {**self._controllers, **self._nodes}
+        metas = {node_id: read_meta(node.data_dir) for node_id, node in all_nodes.items()}
         known_ids = {meta["cluster.id"] for meta in metas.values() if meta}
         cluster_id = known_ids.pop() if known_ids else new_id()
-        for node in self._nodes.values():
+        for node in all_nodes.values():
             if not metas[node.node_id]:
                 self._format(node, cluster_id)
+        for controller in self._controllers.values():
+            if not controller.is_running:
+                self._spawn(controller)
 
     def _format(self, node: KafkaNode, cluster_id: str) -> None:
         """By Kafka's own tool, a JVM of a second or two, the first time; later by what it wrote then, which is the same
         for every node but for its identity."""
         settings = self._settings_of(node)
-        known = _FORMATTED.get((self.version, self.format_args))
+        kind = self.version, self.format_args, str(settings["process.roles"])
+        known = _FORMATTED.get(kind)
         has_one_disk = settings["log.dirs"] == str(node.data_dir)
         if known is not None and has_one_disk:
             for name, content in known.items():
@@ -226,7 +253,7 @@ class KafkaCluster(Cluster[KafkaNode]):
         config = write_properties(node.directory / "server.properties", settings)
         format_storage([config], cluster_id, *self.format_args, version=self.version)
         files = [path for path in node.data_dir.iterdir() if path.name != META_NAME]
-        _FORMATTED[self.version, self.format_args] = {path.name: path.read_bytes() for path in files}
+        _FORMATTED[kind] = {path.name: path.read_bytes() for path in files}
 
     def _spawn(self, node: KafkaNode) -> None:
         node.spawn(self._command(node, "server", self._settings_of(node)))
@@ -239,7 +266,7 @@ class KafkaCluster(Cluster[KafkaNode]):
         properties_path = write_properties(node.directory / f"{name}.properties", settings)
         return [
             java(),
-            f"-Xmx{self.heap}",
+            f"-Xmx{CONTROLLER_HEAP if node.node_id in self._controllers else self.heap}",
             *(_quick_jvm_options(self.version) if self.jvm_options is None else self.jvm_options),
             f"{option}{logging_path}",
             "-cp",
@@ -249,14 +276,16 @@ class KafkaCluster(Cluster[KafkaNode]):
         ]
 
     def _settings_of(self, node: KafkaNode) -> dict[str, str | int | float | bool]:
-        voters = [f"{each.node_id}@{each.controller_address}" for each in self._nodes.values()]
+        """Of a node that is a broker, and a controller as well if there are no others."""
+        voters = [f"{each.node_id}@{each.controller_address}" for each in (self._controllers or self._nodes).values()]
         open_to_clients = [f"PLAINTEXT://{node.address}", *(f"{name}://{node.address_at(name)}" for name in self.doors)]
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self.doors}
-        return {
+        own = [] if self._controllers else [f"CONTROLLER://{node.controller_address}"]
+        found: dict[str, str | int | float | bool] = {
             **self._asked_of(node),
             "node.id": node.node_id,
-            "process.roles": "broker,controller",
-            "listeners": ",".join([*open_to_clients, f"CONTROLLER://{node.controller_address}"]),
+            "process.roles": "broker" if self._controllers else "broker,controller",
+            "listeners": ",".join([*open_to_clients, *own]),
             "advertised.listeners": ",".join(open_to_clients),
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
             "inter.broker.listener.name": "PLAINTEXT",
@@ -264,6 +293,7 @@ class KafkaCluster(Cluster[KafkaNode]):
             "controller.quorum.voters": ",".join(voters),
             "log.dirs": str(node.data_dir),
         }
+        return _as_controller(found, node) if node.node_id in self._controllers else found
 
     def _has_started(self, node: KafkaNode) -> bool:
         return node.has_started()
@@ -278,8 +308,12 @@ class KafkaCluster(Cluster[KafkaNode]):
 
         A broker asks the controller for leave, and waits for minutes when a majority of the controllers is
         gone. They are gone with their brokers here, so the last nodes of a cluster would never stop: the
-        controllers of nodes that are down come back meanwhile, without their brokers, as witnesses.
+        controllers of nodes that are down come back meanwhile, without their brokers, as witnesses. (Not where
+        controllers are processes of their own: whoever took them away knows.)
         """
+        if self._controllers:
+            yield
+            return
         others = [node for node in self._nodes.values() if node is not stopping]
         down = [node for node in reversed(others) if not node.is_running]
         majority_count = len(self._nodes) // 2 + 1
@@ -292,9 +326,35 @@ class KafkaCluster(Cluster[KafkaNode]):
                 witness.kill()
 
     def _spawn_witness(self, node: KafkaNode) -> ServerProcess:
-        settings = self._settings_of(node)
-        for broker_only in ("advertised.listeners", "inter.broker.listener.name"):
-            del settings[broker_only]
-        settings["process.roles"] = "controller"
-        settings["listeners"] = f"CONTROLLER://{node.controller_address}"
+        settings = _as_controller(self._settings_of(node), node)
         return ServerProcess([*node.prefix, *self._command(node, "witness", settings)], node.console_path)
+
+    def move_to(self, network: Network) -> None:
+        super().move_to(network)
+        for node_id, node in self._controllers.items():
+            node.host, node.prefix = network.host(node_id), network.prefix(node_id)
+
+    def close(self, failed: bool = False) -> None:
+        super().close(failed)
+        for node in self._controllers.values():
+            node.release_ports()
+            if failed:
+                print(f"controller {node.node_id}\n{node.describe_end()}", file=sys.stderr)
+
+    def _kill_all(self) -> None:
+        super()._kill_all()
+        for node in self._controllers.values():
+            node.kill()
+
+    def _remove_directories(self) -> None:
+        for node in self._controllers.values():
+            shutil.rmtree(node.directory, ignore_errors=True)
+        super()._remove_directories()
+
+
+def _as_controller(
+    settings: dict[str, str | int | float | bool], node: KafkaNode
+) -> dict[str, str | int | float | bool]:
+    """The same without the broker."""
+    others = {name: value for name, value in settings.items() if name not in BROKER_ONLY}
+    return {**others, "process.roles": "controller", "listeners": f"CONTROLLER://{node.controller_address}"}

@@ -49,9 +49,10 @@ def kafka_version(name: str) -> str | None:
 
 
 def cluster_of(
-    name: str, directory: Path, settings: Settings, *, keep: bool, nodes: int = NODES
+    name: str, directory: Path, settings: Settings, *, keep: bool, nodes: int = NODES, controllers: int = 0
 ) -> KafkaCluster | SextonCluster:
-    """Starts nothing. The settings go on top of those that all have."""
+    """Starts nothing. The settings go on top of those that all have. `controllers` are processes of Kafka's that are
+    nothing else; 0: they are in its brokers."""
     version = kafka_version(name)
     if version is None:
         return SextonCluster(nodes, directory, {**_SEXTON, **settings}, keep=keep)
@@ -62,5 +63,6 @@ def cluster_of(
         {**_KAFKA, **settings},
         heap=KAFKA_HEAP,
         jvm_options=BROKER_JVM_OPTIONS,
+        controllers=controllers,
         keep=keep,
     )

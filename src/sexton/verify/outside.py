@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from sexton.harness import asking
+from sexton.harness.asking import Door
 from sexton.harness.errors import HarnessError
 from sexton.verify import probes
 from sexton.verify.faults.base import Fault, NodeFault, Scene
@@ -52,18 +54,19 @@ def check(faults: Collection[str], *, allows_admin: bool, command: str) -> None:
 class Outside:
     """What faults ask of a cluster, answered for one that is not ours."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, where: str | Door) -> None:
+        self._door = asking.door_of(where)
+        self.bootstrap = self._door.bootstrap
         self._known: list[int] = []
 
     @property
     def node_ids(self) -> Sequence[int]:
         """The brokers that were there when they were first asked for."""
-        self._known = self._known or probes.broker_ids(self.bootstrap)
+        self._known = self._known or probes.broker_ids(self._door)
         return self._known
 
     def is_serving(self, node_id: int) -> bool:
-        return node_id in probes.broker_ids(self.bootstrap)
+        return node_id in probes.broker_ids(self._door)
 
 
 class ByCommand(NodeFault):

@@ -155,4 +155,5 @@ def options_of(
         has_generation=needs.has_generation,
         aborts_after_timeout=plan.aborts_after_timeout,
         rewinds=plan.rewinds,
+        security=system.security,
     )

@@ -14,6 +14,7 @@ from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.client.metadata import PartitionInfo
 from sexton.errors import SextonError
 from sexton.harness import asking
+from sexton.harness.asking import Door
 from sexton.history.op import Ext
 from sexton.verify.clients.base import Place
 
@@ -32,7 +33,7 @@ class Seen(NamedTuple):
     isr: tuple[int, ...]
 
 
-def watermarks(bootstrap: str, places: Mapping[int, Place]) -> Mapping[int, Seen]:
+def watermarks(where: str | Door, places: Mapping[int, Place]) -> Mapping[int, Seen]:
     """By log. A log whose leader changed meanwhile is left out: nobody knows which of the two answered."""
     wanted = dict(places)
     topics = sorted({topic for topic, _ in places.values()})
@@ -56,7 +57,7 @@ def watermarks(bootstrap: str, places: Mapping[int, Place]) -> Mapping[int, Seen
             for log, place in same.items()
         }
 
-    return asking.ask(bootstrap, question, TIMEOUT_MS)
+    return asking.ask(where, question, TIMEOUT_MS)
 
 
 def ext_of(seen: Mapping[int, Seen]) -> Mapping[str, Any]:
@@ -93,36 +94,36 @@ def _epochs(partitions: Mapping[Place, PartitionInfo]) -> dict[Place, int]:
     return {place: each.leader_epoch for place, each in partitions.items()}
 
 
-def leader_of(bootstrap: str, place: Place) -> int:
+def leader_of(where: str | Door, place: Place) -> int:
     """Negative: there is none, or nobody says."""
     try:
-        return asking.leaders_of(bootstrap, place[0]).get(place[1], -1)
+        return asking.leaders_of(where, place[0]).get(place[1], -1)
     except SextonError:
         return -1
 
 
-def partitions(bootstrap: str, topics: Sequence[str]) -> Mapping[Place, PartitionInfo]:
+def partitions(where: str | Door, topics: Sequence[str]) -> Mapping[Place, PartitionInfo]:
     """All of those topics that there are."""
 
     async def question(client: Client) -> dict[Place, PartitionInfo]:
         return await _partitions(client, topics)
 
-    return asking.ask(bootstrap, question, TIMEOUT_MS)
+    return asking.ask(where, question, TIMEOUT_MS)
 
 
-def topics(bootstrap: str) -> list[str]:
+def topics(where: str | Door) -> list[str]:
     """All, those of the brokers' own included."""
 
     async def question(client: Client) -> list[str]:
         return sorted((await client.refresh(None)).topics)
 
-    return asking.ask(bootstrap, question, TIMEOUT_MS)
+    return asking.ask(where, question, TIMEOUT_MS)
 
 
-def is_whole(bootstrap: str, topics: Sequence[str]) -> bool:
+def is_whole(where: str | Door, topics: Sequence[str]) -> bool:
     """Whether each partition has a leader, and all its replicas are in sync."""
     try:
-        found = partitions(bootstrap, topics)
+        found = partitions(where, topics)
     except SextonError:
         return False
     return {topic for topic, _ in found} == set(topics) and all(
@@ -130,14 +131,14 @@ def is_whole(bootstrap: str, topics: Sequence[str]) -> bool:
     )
 
 
-def broker_ids(bootstrap: str) -> list[int]:
+def broker_ids(where: str | Door) -> list[int]:
     async def question(client: Client) -> list[int]:
         return sorted(client.metadata.brokers)
 
-    return asking.ask(bootstrap, question)
+    return asking.ask(where, question)
 
 
-def has_kip848(bootstrap: str) -> bool:
+def has_kip848(where: str | Door) -> bool:
     """Kafka 3.7 to 3.9 tell a version of their own, and have it switched off by default."""
 
     async def question(client: Client) -> bool:
@@ -147,10 +148,10 @@ def has_kip848(bootstrap: str) -> bool:
             return False
         return True
 
-    return asking.ask(bootstrap, question)
+    return asking.ask(where, question)
 
 
-def delete_topics(bootstrap: str, prefix: str) -> None:
+def delete_topics(where: str | Door, prefix: str) -> None:
     """Deletes all topics whose names begin with the prefix."""
     assert prefix
 
@@ -159,4 +160,4 @@ def delete_topics(bootstrap: str, prefix: str) -> None:
             if topic.startswith(prefix):
                 await Admin(client).delete_topic(topic)
 
-    asking.ask(bootstrap, question)
+    asking.ask(where, question)

@@ -1,8 +1,8 @@
 """A whole run: its directory, its system, its workload, and the judgement at the end.
 
-The directory has `test.json`, `history.jsonl` and the same as Parquet, `samples.parquet`, `results.json`,
-`report.html`, `clients.log`, and the brokers' directories below `cluster/`, of which only the logs stay unless the data
-is asked for.
+The directory has `test.json`, `history.jsonl` and the same as Parquet, `faults.jsonl`, `samples.parquet`,
+`results.json`, `report.html`, `clients.log`, and the brokers' directories below `cluster/`, of which only the logs stay
+unless the data is asked for.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ from sexton.checker.allowed import Model
 from sexton.checker.evidence import canonical_json
 from sexton.checker.verdict import Judgement, Obligation, Verdict, merge
 from sexton.checker.view import Options
+from sexton.client.security.errors import LoginFailedError
+from sexton.client.security.files import security_from
+from sexton.client.security.properties import OPEN
 from sexton.errors import NotAHistoryError, SextonError
 from sexton.harness import disks
+from sexton.harness.asking import Door
 from sexton.harness.errors import HarnessError
 from sexton.harness.proxy import Proxy
 from sexton.harness.systems import NODES, kafka_version
@@ -37,10 +41,12 @@ from sexton.history.load import load
 from sexton.history.op import Op, Run
 from sexton.history.order import Order
 from sexton.history.run import Description
+from sexton.ports.tls import TlsFailedError
 from sexton.verify import outside, probes, systems
-from sexton.verify.clients import known
+from sexton.verify.clients import known, secured
 from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.known import FAULTS, pointless
+from sexton.verify.faults.services import Metastore
 from sexton.verify.generator import Workload
 from sexton.verify.lies import LIES
 from sexton.verify.plan import ACKS_ALL, Plan
@@ -88,8 +94,12 @@ class Wanted:
     system: str
     """One of ours; or, if `is_existing`, the addresses of a cluster that is not ours."""
     is_existing: bool = False
+    command_config: Path | None = None
+    """Of such a cluster: the file that says how clients get in. What it says is never written down."""
     nodes: int = NODES
     metastore: str = systems.SQLITE
+    controllers: int = 0
+    """Of Kafka, processes that are nothing else. 0: they are in its brokers."""
     storage: str = systems.LOCAL
     """Where topics are: on brokers' disks, or in a store (cloud topics)."""
     workload: str = QUEUE
@@ -116,9 +126,12 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     check_faults_hit(plan, wanted.workload, wanted.asked)
     if wanted.is_existing:
         outside.check(plan.faults, allows_admin=wanted.allows_admin, command=plan.fault_command)
-        _reach(wanted.system)
+        door = _door(wanted, plan)
+        _reach(door)
     else:
-        check_faults(plan.faults, wanted.system)
+        door = None
+        check_faults(plan.faults, wanted.system, wanted.controllers)
+        systems.check_controllers(wanted.system, wanted.controllers)
         systems.check_metastore(wanted.system, wanted.metastore)
         systems.check_storage(wanted.system, wanted.storage, plan.faults)
     wanted.directory.mkdir(parents=True, exist_ok=True)
@@ -136,7 +149,7 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     describe()  # a run that is killed can be judged as well
     listener.phase("sets up")
     with ExitStack() as stack:
-        system = _behind_proxy(_system(wanted, plan, stack), wanted.lie, plan, stack)
+        system = _behind_proxy(_system(wanted, plan, door, stack), wanted.lie, plan, stack)
         try:
             start = partial(Shards, workload) if isinstance(workload, ShardedWorkload) else None
             ops = Runner(
@@ -153,10 +166,11 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
                 skew_ms = system.cluster.clocks.skew_ms
             describe()  # it has made more logs
             if wanted.is_existing:
-                probes.delete_topics(system.bootstrap, plan.topic_prefix)
+                probes.delete_topics(system.door, plan.topic_prefix)
     flat.write_parquet(_pieces(ops), wanted.directory, Order(str(wanted.directory)))
     if not wanted.keep_data:
-        for node in (wanted.directory / CLUSTER).glob("node-*"):
+        cluster = wanted.directory / CLUSTER
+        for node in (*cluster.glob("node-*"), *cluster.glob("controller-*")):
             shutil.rmtree(node / "data", ignore_errors=True)
             (node / disks.IMAGE).unlink(missing_ok=True)
     listener.phase("judges")
@@ -173,10 +187,11 @@ def _pieces(ops: Sequence[Op]) -> Iterator[FlatHistory]:
     return (flat.from_ops(ops[first : first + PIECE_OPS]) for first in range(0, len(ops), PIECE_OPS))
 
 
-def check_faults(faults: Sequence[str], system: str) -> None:
+def check_faults(faults: Sequence[str], system: str, controllers: int = 0) -> None:
     """Before anything is started."""
     for fault in faults:
-        FAULTS[fault].check(system)
+        if not (fault == Metastore.name and controllers):  # which are what keeps Kafka's state
+            FAULTS[fault].check(system)
         for other, why in FAULTS[fault].excludes.items():
             if other in faults:
                 raise ExcludedFaultError(f"{fault} and {other} cannot be had together: {why}", "", "Run one by one")
@@ -199,13 +214,26 @@ def _with_what(fault: str) -> str:
     return "Add --txn, or name another workload" if FAULTS[fault].needs_transactions else "Drop --shards, or the fault"
 
 
-def _reach(bootstrap: str) -> None:
+def _door(wanted: Wanted, plan: Plan) -> Door:
+    """Raises SextonError if the clients of this run cannot get in as its file says."""
+    security = security_from(wanted.command_config)
+    for client in plan.clients:
+        secured.check(client, security)
+    if security != OPEN and (wanted.lie or any(FAULTS[fault].needs_proxy for fault in plan.faults)):
+        what = "between clients and brokers that ask who comes, or encrypt, nothing can be late, slow or wrong"
+        raise ExcludedFaultError(what, str(wanted.command_config), "Drop --lie and the faults late and slow-network")
+    return Door(wanted.system, security)
+
+
+def _reach(door: Door) -> None:
     """Before anything is written, here or there."""
     try:
-        probes.broker_ids(bootstrap)
+        probes.broker_ids(door)
+    except (LoginFailedError, TlsFailedError):  # it answers, and says what is wrong
+        raise
     except SextonError as error:
         remedy = "Is it running, and do its brokers listen there? Name another address: --bootstrap HOST:PORT"
-        raise NotReachedError(error.what, error.place or bootstrap, remedy) from None
+        raise NotReachedError(error.what, error.place or door.bootstrap, remedy) from None
 
 
 class Rules(NamedTuple):
@@ -288,9 +316,10 @@ def workload_of(wanted: Wanted, plan: Plan) -> Workload:
     return ShardedWorkload(wanted.workload, asked, workload) if plan.shards else workload
 
 
-def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
-    if wanted.is_existing:
-        return systems.existing(wanted.system)
+def _system(wanted: Wanted, plan: Plan, door: Door | None, stack: ExitStack) -> System:
+    """`door` is that of a cluster that exists."""
+    if door is not None:
+        return systems.existing(door)
     settings = _broker_settings(plan)
     is_compacting = WORKLOADS[wanted.workload].compacts
     needs = {need for fault in plan.faults for need in FAULTS[fault].needs}
@@ -305,6 +334,7 @@ def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
             nodes=wanted.nodes,
             metastore=wanted.metastore,
             storage=wanted.storage,
+            controllers=wanted.controllers,
         )
     )
 
@@ -354,9 +384,11 @@ def describe_run(
         "system": wanted.system,
         "existing": wanted.is_existing,
         "allows-admin": wanted.allows_admin,
+        "command-config": "" if wanted.command_config is None else str(wanted.command_config),
         "nodes": wanted.nodes,
         "metastore": wanted.metastore,
         "storage": wanted.storage,
+        "controllers": wanted.controllers,
         "model": str(wanted.model),
         "ignored": list(wanted.ignored),
         "patience-ms": wanted.patience_ms,

@@ -1,13 +1,20 @@
-"""The history of a run as it is written, and the listener that shows a person how far the run is."""
+"""The history of a run as it is written, and the listener that shows a person how far the run is.
+
+What was done to the cluster, and what came of it, stands in a file of its own as well (`faults.jsonl`): a few lines
+among the very many of the history, in the same form, for people and programs that want to know no more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
-from sexton.history.lines import Writer
+from sexton.history.lines import Writer, to_line
 from sexton.history.op import NEMESIS, Op, Type
+
+FAULTS: Final = "faults.jsonl"
+"""In a run's directory."""
 
 
 class Listener(Protocol):
@@ -27,6 +34,8 @@ class RunHistory:
 
     writer: Writer
     now_ns: Callable[[], int]
+    faults: BinaryIO
+    """Takes what was done to the cluster, at once: whoever watches the run reads it there."""
     ops: list[Op] = field(default_factory=list)
     counts: dict[Type, int] = field(default_factory=dict)
 
@@ -41,6 +50,9 @@ class RunHistory:
         assert op.index == len(self.ops)
         self.ops.append(op)
         self.writer.write(op, op.time_ns)
-        if op.process != NEMESIS:
+        if op.process == NEMESIS:
+            self.faults.write(to_line(op))
+            self.faults.flush()
+        else:
             self.counts[op.type] = self.counts.get(op.type, 0) + 1
         return op

@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from sexton.errors import SextonError
+from sexton.harness.asking import Door
 from sexton.harness.cluster import Cluster
 from sexton.history import flat
 from sexton.history.lines import Writer
@@ -33,14 +34,14 @@ from sexton.verify.faults.schedule import Act, without
 from sexton.verify.final import ReplicaPasses, replica_ext
 from sexton.verify.generator import NS, Ask, Generator, Processes, Question, Workload
 from sexton.verify.interrupts import Interrupts
+from sexton.verify.looking import Looked, look_at
 from sexton.verify.nemesis import Nemesis
 from sexton.verify.outside import Outside, fault
 from sexton.verify.placing import Placing
 from sexton.verify.plan import FETCHES, Plan, options_of
-from sexton.verify.probes import Seen
 from sexton.verify.process import ClientProcess
 from sexton.verify.reading import POLL_S
-from sexton.verify.run_history import Listener, RunHistory
+from sexton.verify.run_history import FAULTS, Listener, RunHistory
 from sexton.verify.samples import Sample
 from sexton.verify.session import Completion
 from sexton.verify.systems import System
@@ -97,8 +98,12 @@ class Runner:
 
     def run(self) -> Sequence[Op]:
         name = LINES if self.start_shards is None else PIECE
-        with (self.directory / name).open("wb") as file, ThreadPoolExecutor(2) as pool:
-            going = _Going(self, Writer(file), pool)
+        with (
+            (self.directory / name).open("wb") as file,
+            (self.directory / FAULTS).open("wb") as faults,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            going = _Going(self, Writer(file), faults, pool)
             try:
                 with going.interrupts:
                     going.run()
@@ -109,14 +114,14 @@ class Runner:
 
 
 class _Going:
-    def __init__(self, runner: Runner, writer: Writer, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, runner: Runner, writer: Writer, faults: BinaryIO, pool: ThreadPoolExecutor) -> None:
         self.plan, self.system, self.workload = runner.plan, runner.system, runner.workload
         self._listener = runner.listener
         self._directory = runner.directory
         self._pool = pool
         self.interrupts = Interrupts()
         self._start_ns = time.monotonic_ns()
-        self.history = RunHistory(writer, self._now)
+        self.history = RunHistory(writer, self._now, faults)
         self._start_shards = runner.start_shards
         self._began = runner.began
         self._shards: Shards | None = None
@@ -131,9 +136,10 @@ class _Going:
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
         self._is_healing = threading.Event()
         self._is_closed = threading.Event()
-        outside: Any = Outside(self.system.bootstrap)
+        outside: Any = Outside(self.system.door)
         scene = Scene(
             own_cluster=outside if self.system.cluster is None else self.system.cluster,
+            own_door=self.system.door,
             places=self._places_in_use,
             is_over=self._is_healing,
             clients=self._clients_to_hit,
@@ -143,13 +149,13 @@ class _Going:
             own_proxy=self.system.proxy,
             late=self.plan.late,
         )
-        faults = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
-        self._nemesis = Nemesis(faults, self.history, pool, self._listener)
+        known = {name: fault(name, self.plan.fault_command, scene) for name in self.plan.faults}
+        self._nemesis = Nemesis(known, self.history, pool, self._listener)
         self._acts: list[Act] = []
         """Acts to come, the next one last."""
         self._end_ns = 0
         self._is_calm = True
-        self._probe: Future[_Looked] | None = None
+        self._probe: Future[Looked] | None = None
         self.samples: list[Sample] = []
         self._probe_ns = 0
         self._told_ns = 0
@@ -253,7 +259,7 @@ class _Going:
         self._wait(lambda: all(client.asked is None for client in self._clients.values()))
         self._hang_ns = HANG_NS
         topics = sorted({topic for topic, _ in self._places.values()})
-        whole = self._pool.submit(_wait_until_whole, self.system.bootstrap, topics, self._is_closed)
+        whole = self._pool.submit(_wait_until_whole, self.system.door, topics, self._is_closed)
         self._wait(whole.done)
         if not whole.result():
             self._listener.fault(f"not every log has a leader and all its replicas after {WHOLE_S} s")
@@ -314,7 +320,7 @@ class _Going:
         self._listener.phase("reads every replica")
         deadline_ns = self._now() + self.plan.final_ns
         topics = sorted({topic for topic, _ in places.values()})
-        told = self._pool.submit(probes.partitions, self.system.bootstrap, topics)
+        told = self._pool.submit(probes.partitions, self.system.door, topics)
         self._wait(told.done)
         try:
             found = told.result()
@@ -465,7 +471,8 @@ class _Going:
             self._probe_ns = now_ns
             newest = dict(list(self._places.items())[-PROBED_LOGS_MAX:])
             self.history.write(self._prober, Type.INVOKE, F.DEBUG)
-            self._probe = self._pool.submit(_look_at, self.system, newest, now_ns)
+            compacted = {log: place for log, place in newest.items() if self.workload.log(log).is_compacted}
+            self._probe = self._pool.submit(look_at, self.system, newest, compacted, now_ns)
 
     def close(self) -> None:
         if self._shards is not None:
@@ -479,26 +486,10 @@ class _Going:
         self.history.writer.flush()
 
 
-class _Looked(NamedTuple):
-    samples: list[Sample]
-    seen: Mapping[int, Seen]
-    error: str
-
-
-def _look_at(system: System, places: Mapping[int, Place], now_ns: int) -> _Looked:
-    """In a thread of its own: brokers may be away, and take long to answer."""
-    found = [] if system.cluster is None else list(samples.of_brokers(system.cluster, now_ns))
-    try:
-        seen = probes.watermarks(system.bootstrap, places)
-    except SextonError as failed:
-        return _Looked(found, {}, str(failed).partition("\n")[0])
-    return _Looked([*found, *samples.of_logs(seen, now_ns)], seen, "")
-
-
-def _wait_until_whole(bootstrap: str, topics: Sequence[str], is_over: threading.Event) -> bool:
+def _wait_until_whole(where: Door, topics: Sequence[str], is_over: threading.Event) -> bool:
     deadline_s = time.monotonic() + WHOLE_S
     while time.monotonic() < deadline_s:
-        if probes.is_whole(bootstrap, topics):
+        if probes.is_whole(where, topics):
             return True
         if is_over.wait(TICK_S):
             break

@@ -1,8 +1,9 @@
 """What a cluster looked like from outside, once a second: `samples.parquet`, for people who ask what brokers were at
 when something went wrong. No judge reads it.
 
-Two kinds of rows in one table: of a broker that this machine runs (memory, processor, disk), and of a log (what brokers
-say of it). What does not apply is null.
+Three kinds of rows in one table: of a broker that this machine runs (memory, processor, disk), of a log (what brokers
+say of it), and of a broker's replica of a compacted log, on Sexton (how far what is obsolete may be removed). What does
+not apply is null.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ SCHEMA: Final = pa.schema(
         ("leader", pa.int32()),
         ("leader_epoch", pa.int32()),
         ("isr", pa.list_(pa.int32())),
+        ("mtro", pa.int64()),
+        ("mxro", pa.int64()),
     ]
 )
 
@@ -63,6 +66,10 @@ class Sample:
     leader: int | None = None
     leader_epoch: int | None = None
     isr: tuple[int, ...] | None = None
+    mtro: int | None = None
+    """Max tombstone removable offset: below it tombstones may go."""
+    mxro: int | None = None
+    """The same of transactions' markers."""
 
 
 def of_brokers(cluster: Cluster[Any], time_ns: int) -> Iterator[Sample]:

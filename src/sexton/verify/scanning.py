@@ -17,7 +17,9 @@ from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, LATEST
 from sexton.client.errors import ConnectionLostError, NotConnectedError, RefusedError
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
+from sexton.client.security.properties import OPEN, Security
 from sexton.harness import asking
+from sexton.harness.asking import Door
 from sexton.history.op import UNKNOWN, Record, Span
 from sexton.records.batch import Record as KafkaRecord
 from sexton.verify.clients.base import Message, Place
@@ -51,7 +53,7 @@ class Wanted:
     """By log, what must be passed at the least; beside that, where the leader says at first that the log ends."""
 
 
-def scan(bootstrap: str, wanted: Wanted, isolation: str, timeout_s: float) -> Scanned:
+def scan(bootstrap: str, wanted: Wanted, isolation: str, timeout_s: float, security: Security | None = None) -> Scanned:
     """Raises SextonError if nothing could be read at all."""
     level = READ_COMMITTED if isolation == "read_committed" else READ_UNCOMMITTED
     deadline_s = time.monotonic() + timeout_s
@@ -59,7 +61,7 @@ def scan(bootstrap: str, wanted: Wanted, isolation: str, timeout_s: float) -> Sc
     async def question(client: Client) -> Scanned:
         return await _scan(client, wanted, level, deadline_s)
 
-    return asking.ask(bootstrap, question)
+    return asking.ask(Door(bootstrap, security or OPEN), question)
 
 
 async def _scan(client: Client, wanted: Wanted, isolation: int, deadline_s: float) -> Scanned:

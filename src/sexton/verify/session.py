@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sexton.errors import SextonError
 from sexton.history.op import UNKNOWN, Ext, F, MicroOp, Op, Poll, Record, Send, Span, Type
@@ -24,6 +24,9 @@ from sexton.verify.clients.base import Settings as ClientSettings
 from sexton.verify.generator import NTH_REPLICA, Ask
 from sexton.verify.outcomes import is_refused
 from sexton.verify.reading import POLL_S, Reading, asked, content_of
+
+if TYPE_CHECKING:
+    from sexton.client.security.properties import Security
 
 READ_ALL_S: Final = 30.0
 """For a fresh consumer to read logs from their start to their end. Half of it where it has waited for a transaction."""
@@ -71,6 +74,8 @@ class Options:
     """Beside `producer`, of what is sent without a transaction."""
     has_generation: bool = True
     """See `generator.Needs`."""
+    security: Security | None = None
+    """How to get in; None: the cluster is open."""
 
 
 class Completion(NamedTuple):
@@ -192,7 +197,7 @@ class Session:
             self._reading.close()
 
     def create_topics(self) -> None:
-        admin = self._driver.Admin(self._options.bootstrap)
+        admin = self._driver.Admin(self._options.bootstrap, self._options.security)
         try:
             for topic, wanted in sorted(self._missing.items()):
                 try:
@@ -211,7 +216,7 @@ class Session:
         options = self._options
         make = self._driver.Consumer
         settings = {**options.consumer, **({} if group else options.fresh_consumer)}
-        made: Consumer = asked(make, options.bootstrap, options.isolation, group, settings)
+        made: Consumer = asked(make, options.bootstrap, options.isolation, group, settings, options.security)
         return made
 
     def _read(self, ask: Ask) -> Completion:
@@ -272,7 +277,8 @@ class Session:
         replica = ask.ext.get(Ext.REPLICA, UNKNOWN)
         wanted = scanning.Wanted(places, replica, ask.ext.get(NTH_REPLICA, 0), ask.offsets)
         try:
-            found = scanning.scan(self._options.bootstrap, wanted, self._options.isolation, SCAN_S)
+            options = self._options
+            found = scanning.scan(options.bootstrap, wanted, options.isolation, SCAN_S, options.security)
         except SextonError as error:
             return Completion(type=Type.FAIL, error=str(error).partition("\n")[0])
         return Completion(
@@ -425,7 +431,7 @@ class Session:
             options = self._options
             settings = options.producer if transactional_id else {**options.producer, **options.plain_producer}
             made: Producer = self._driver.Producer(
-                options.bootstrap, transactional_id, options.transaction_timeout_ms, settings
+                options.bootstrap, transactional_id, options.transaction_timeout_ms, settings, options.security
             )
             self._producers[transactional_id] = made
             try:

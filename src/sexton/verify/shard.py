@@ -230,7 +230,8 @@ class Shard:
     def _new_sending(self) -> Any:
         from sexton.verify.clients.confluent import Sending
 
-        return Sending(self._options.system.bootstrap, {**SENDING, **self._plan.producer_settings(self._client)})
+        system, settings = self._options.system, self._plan.producer_settings(self._client)
+        return Sending(system.bootstrap, {**SENDING, **settings}, system.security)
 
     # -- the history
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from sexton.client.security.properties import OPEN, Security
 from sexton.harness import fittings, jars, postgres
+from sexton.harness.asking import Door
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.cloud_store import CloudStore
 from sexton.harness.cluster import Cluster
@@ -65,6 +67,13 @@ class System:
     """Between clients and brokers, if something between them is to go wrong."""
     has_kip848: bool = True
     """Whether members of groups may speak the new protocol."""
+    security: Security | None = None
+    """How clients get in; None: it is open."""
+
+    @property
+    def door(self) -> Door:
+        """For Sexton's own client, which looks at it from outside."""
+        return Door(self.bootstrap, self.security or OPEN)
 
     @property
     def clients_bootstrap(self) -> str:
@@ -87,6 +96,11 @@ def check_metastore(name: str, kind: str) -> None:
     Postgres.check()
 
 
+def check_controllers(name: str, controllers: int) -> None:
+    if controllers and kafka_version(name) is None:
+        raise UnknownSystemError(f"{name} has no controllers of their own", "", "Its metastore keeps its state")
+
+
 def check_storage(name: str, storage: str, faults: Collection[str]) -> None:
     """Raises if this system cannot keep its topics there, or has no store to break."""
     if storage == CLOUD and kafka_version(name) is not None:
@@ -106,10 +120,11 @@ def running(
     nodes: int = NODES,
     metastore: str = SQLITE,
     storage: str = LOCAL,
+    controllers: int = 0,
 ) -> Iterator[System]:
     """Brokers' logs stay in the directory. A compactor is started only where there is something to compact: it is a
     Spark of its own."""
-    cluster = cluster_of(name, directory, {**SETTINGS, **settings}, keep=True, nodes=nodes)
+    cluster = cluster_of(name, directory, {**SETTINGS, **settings}, keep=True, nodes=nodes, controllers=controllers)
     with ExitStack() as stack:
         fittings.fit(cluster, needs, stack, [METASTORE_ID] if metastore == POSTGRES else [])
         server = None
@@ -148,6 +163,11 @@ def _postgres(network: Network | None) -> AbstractContextManager[Postgres]:
     return postgres.running(network.host(METASTORE_ID), network.prefix(METASTORE_ID))
 
 
-def existing(bootstrap: str) -> System:
-    replication = min(REPLICAS, len(probes.broker_ids(bootstrap)))
-    return System(bootstrap, bootstrap, replication, has_kip848=probes.has_kip848(bootstrap))
+def existing(door: Door) -> System:
+    return System(
+        name=door.bootstrap,
+        bootstrap=door.bootstrap,
+        replication=min(REPLICAS, len(probes.broker_ids(door))),
+        has_kip848=probes.has_kip848(door),
+        security=None if door.security == OPEN else door.security,
+    )

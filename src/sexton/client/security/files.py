@@ -10,7 +10,7 @@ from sexton.settings.properties import parse_properties
 
 
 def security_from(command_config: Path | None) -> Security:
-    """Raises BadSecurityError."""
+    """Without a file the cluster is taken to be open. Raises BadSecurityError."""
     if command_config is None:
         return OPEN
     try:

@@ -8,13 +8,14 @@ import importlib
 import importlib.util
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka import __version__ as aiokafka_version
 from aiokafka import errors as errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from sexton.verify.clients import secured
 from sexton.verify.clients.alike import POLL_RECORDS_MAX, TIMESTAMP_TYPES, Moves, messages_of, records_of
 from sexton.verify.clients.base import (
     ABORT,
@@ -43,6 +44,9 @@ from sexton.verify.clients.base import (
     Settings,
     Written,
 )
+
+if TYPE_CHECKING:
+    from sexton.client.security.properties import Security
 
 POLL_S = 0.1
 ISOLATION = "read_uncommitted"
@@ -136,7 +140,14 @@ def produce(
 
 
 class Producer:
-    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        timeout_ms: int,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         defaults: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
             "linger_ms": 5,
@@ -148,7 +159,7 @@ class Producer:
             defaults["enable_idempotence"] = True
 
         async def make() -> AIOKafkaProducer:
-            return AIOKafkaProducer(**{**defaults, **settings_of(settings)})
+            return AIOKafkaProducer(**{**defaults, **settings_of(settings), **secured.python(security)})
 
         self._producer = wait(make())
         self._sent: list[Any] = []
@@ -222,7 +233,14 @@ class _Moves(Moves, ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class Consumer:
-    def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        isolation: str,
+        group: str | None,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         self.group = group
         defaults: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
@@ -236,7 +254,7 @@ class Consumer:
         self._moves = _Moves()
 
         async def make() -> AIOKafkaConsumer:
-            made = AIOKafkaConsumer(**{**defaults, **settings_of(settings)})
+            made = AIOKafkaConsumer(**{**defaults, **settings_of(settings), **secured.python(security)})
             await made.start()
             return made
 
@@ -327,9 +345,9 @@ class Consumer:
 
 
 class Admin:
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
         async def make() -> AIOKafkaAdminClient:
-            made = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+            made = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **secured.python(security))
             await made.start()
             return made
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from sexton.client.security.properties import Security
 
 CALL_TIMEOUT_S: Final = float(os.environ.get("SEXTON_CLIENT_TIMEOUT_S", "60"))
 """How long a driver lets its client try, where the client asks for a number."""
@@ -137,7 +140,14 @@ class Frozen:
 
 
 class Consumer(Protocol):
-    def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None: ...
+    def __init__(
+        self,
+        bootstrap: str,
+        isolation: str,
+        group: str | None,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None: ...
 
     def group_metadata(self) -> Any: ...
 
@@ -198,7 +208,14 @@ class Consumer(Protocol):
 
 
 class Producer(Protocol):
-    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        timeout_ms: int,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         """Without a transactional id, an idempotent producer; of it, only `init`, `send`, `flush` and `close` are
         called."""
 
@@ -250,7 +267,7 @@ class Session(Protocol):
 class Admin(Protocol):
     """Every method raises Refused."""
 
-    def __init__(self, bootstrap: str) -> None: ...
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None: ...
 
     def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -21,6 +21,7 @@ from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from sexton.verify.clients import secured
 from sexton.verify.clients.base import (
     ABORT,
     CALL_TIMEOUT_S,
@@ -45,6 +46,9 @@ from sexton.verify.clients.base import (
     Settings,
     Written,
 )
+
+if TYPE_CHECKING:
+    from sexton.client.security.properties import Security
 
 POLL_S = 0.1
 ISOLATION = "read_committed"
@@ -129,7 +133,14 @@ def produce(
 
 
 class Producer:
-    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        timeout_ms: int,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         transactional = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         self._producer = ConfluentProducer(
             {
@@ -138,6 +149,7 @@ class Producer:
                 "linger.ms": 5,
                 **QUIET,
                 **settings_of(settings),
+                **secured.librdkafka(security),
             }
         )
         self._is_transactional = bool(transactional_id)
@@ -208,9 +220,10 @@ class Sending:
     """An idempotent producer with which several send at once: each is told what came of its own record, when `poll` is
     called."""
 
-    def __init__(self, bootstrap: str, settings: Settings) -> None:
+    def __init__(self, bootstrap: str, settings: Settings, security: Security | None = None) -> None:
         defaults: dict[str, Any] = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
-        self._producer = ConfluentProducer({**defaults, **QUIET, **settings_of(settings)})
+        secrets = secured.librdkafka(security)
+        self._producer = ConfluentProducer({**defaults, **QUIET, **settings_of(settings), **secrets})
 
     def send(
         self,
@@ -248,7 +261,14 @@ def message_of(message: Any) -> Message:
 
 
 class Consumer:
-    def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        isolation: str,
+        group: str | None,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         wanted = settings_of(settings)
         self._poll_records_max = int(wanted.pop("max.poll.records", POLL_RECORDS_MAX))
         self.client = ConfluentConsumer(
@@ -262,6 +282,7 @@ class Consumer:
                 "fetch.wait.max.ms": 100,
                 **QUIET,
                 **wanted,
+                **secured.librdkafka(security),
             }
         )
         self._moved: set[Place] = set()
@@ -366,8 +387,8 @@ class Consumer:
 
 
 class Admin:
-    def __init__(self, bootstrap: str) -> None:
-        self.client = AdminClient({"bootstrap.servers": bootstrap})
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        self.client = AdminClient({"bootstrap.servers": bootstrap, **secured.librdkafka(security)})
 
     def _result(self, futures: Mapping[Any, Any]) -> Any:
         (future,) = futures.values()

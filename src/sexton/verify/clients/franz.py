@@ -12,8 +12,9 @@ import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sexton.verify.clients import secured
 from sexton.verify.clients.base import (
     ABORT,
     CALL_TIMEOUT_S,
@@ -30,6 +31,9 @@ from sexton.verify.clients.base import (
     Refused,
     Settings,
 )
+
+if TYPE_CHECKING:
+    from sexton.client.security.properties import Security
 
 SENDS_OFFSETS = False
 """Only its sessions do."""
@@ -65,20 +69,16 @@ class Program:
         wanted = {"call_timeout_ms": int(CALL_TIMEOUT_S * 1000), "overhead_ms": OVERHEAD_MS, **asked}
         wanted["max_poll_records"] = wanted.pop("max.poll.records", POLL_RECORDS_MAX)
         self._process = subprocess.Popen(
-            [os.environ["SEXTON_CLIENT_PROGRAM"], json.dumps(wanted)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [os.environ["SEXTON_CLIENT_PROGRAM"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._lock = threading.Lock()
+        self._say(wanted)
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Raises the Failure that an application would make of the error."""
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._lock:
-            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-            self._process.stdin.flush()
+            self._say({"do": do, **arguments})
             line = self._process.stdout.readline()
         if not line:
             raise Failure(FATAL, "gone", f"the client's process ended at {do}")
@@ -86,6 +86,12 @@ class Program:
         if "error" in answer:
             raise failure_of(do, answer.get("code", ""), answer["error"])
         return answer
+
+    def _say(self, what: Mapping[str, Any]) -> None:
+        """Never as an argument of the program: everybody on the machine could read passwords there."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
 
     def end(self) -> None:
         try:
@@ -137,9 +143,21 @@ def message_of(each: dict[str, Any]) -> Message:
 
 
 class Producer:
-    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        timeout_ms: int,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         self._program = Program(
-            kind="producer", bootstrap=bootstrap, id=transactional_id, timeout_ms=timeout_ms, **settings
+            kind="producer",
+            bootstrap=bootstrap,
+            id=transactional_id,
+            timeout_ms=timeout_ms,
+            **settings,
+            **secured.franz(security),
         )
 
     def init(self) -> None:
@@ -190,9 +208,22 @@ class Reader:
 
 
 class Consumer(Reader):
-    def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        isolation: str,
+        group: str | None,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         self._program = Program(
-            kind="consumer", bootstrap=bootstrap, isolation=isolation, group=group or "", keeps_control=True, **settings
+            kind="consumer",
+            bootstrap=bootstrap,
+            isolation=isolation,
+            group=group or "",
+            keeps_control=True,
+            **settings,
+            **secured.franz(security),
         )
         self._positions: dict[Place, int] = {}
 
@@ -242,8 +273,8 @@ class Session(Reader):
 class Admin:
     """It makes topics, and no more."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._program = Program(kind="admin", bootstrap=bootstrap)
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        self._program = Program(kind="admin", bootstrap=bootstrap, **secured.franz(security))
 
     def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
         try:

@@ -21,8 +21,13 @@ def version() -> str:
 
 def target() -> Path:
     """Where the program is, once it is built: of this version, from the source as it is now."""
-    digest = hashlib.sha256((MODULE / "main.go").read_bytes()).hexdigest()[:8]
-    return jars.cache_dir().with_name("clients") / f"franz-go-{version()}-{digest}"
+    return jars.cache_dir().with_name("clients") / f"franz-go-{version()}-{source_digest()}"
+
+
+def source_digest() -> str:
+    """Of the source as it is now."""
+    sources = b"".join(path.read_bytes() for path in sorted(MODULE.glob("*.go")))
+    return hashlib.sha256(sources).hexdigest()[:8]
 
 
 def is_built() -> bool:

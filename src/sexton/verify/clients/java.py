@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from sexton.verify.clients import secured
 from sexton.verify.clients.base import (
     ABORT,
     CALL_TIMEOUT_S,
@@ -48,6 +49,9 @@ from sexton.verify.clients.jvm import (
     properties,
     wait,
 )
+
+if TYPE_CHECKING:
+    from sexton.client.security.properties import Security
 
 POLL_S = 0.1
 ISOLATION = "read_uncommitted"
@@ -143,13 +147,20 @@ def produce(
 
 
 class Producer:
-    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        timeout_ms: int,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         defaults: dict[str, str | int | bool] = {"max.block.ms": int(CALL_TIMEOUT_S * 1000)}
         if transactional_id:
             defaults |= {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         else:
             defaults["enable.idempotence"] = True
-        self._producer = producer_of(bootstrap, {**defaults, **settings})
+        self._producer = producer_of(bootstrap, {**defaults, **settings, **secured.java(security)})
         self._is_transactional = bool(transactional_id)
         self._sent: list[Any] = []
 
@@ -197,7 +208,14 @@ class Producer:
 
 
 class Consumer:
-    def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        isolation: str,
+        group: str | None,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         self.group = group
         defaults: Settings = {
             "key.deserializer": DESERIALIZER,
@@ -208,7 +226,8 @@ class Consumer:
             "fetch.max.wait.ms": 100,
             **({"group.id": group} if group else {}),
         }
-        self.client = kafka().clients.consumer.KafkaConsumer(properties(bootstrap, {**defaults, **settings}))
+        given = properties(bootstrap, {**defaults, **settings, **secured.java(security)})
+        self.client = kafka().clients.consumer.KafkaConsumer(given)
         self._generation = -1
         self._had: set[Place] = set()
 
@@ -330,8 +349,8 @@ class Consumer:
 
 
 class Admin:
-    def __init__(self, bootstrap: str) -> None:
-        self.client = kafka().clients.admin.AdminClient.create(properties(bootstrap, {}))
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        self.client = kafka().clients.admin.AdminClient.create(properties(bootstrap, secured.java(security)))
 
     def _all(self, result: Any) -> Any:
         """What the future ends in that is for all that were asked for."""

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if sys.version_info >= (3, 12):  # kafka-python 2.0.2 carries a copy of six that such a Python cannot import from
     import types
@@ -23,6 +23,7 @@ from kafka.admin import ConfigResource, KafkaAdminClient, NewPartitions, NewTopi
 from kafka.structs import OffsetAndMetadata
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from sexton.verify.clients import secured
 from sexton.verify.clients.alike import POLL_RECORDS_MAX, Moves, messages_of, records_of
 from sexton.verify.clients.base import (
     ABORT,
@@ -51,6 +52,9 @@ from sexton.verify.clients.base import (
     Settings,
     Written,
 )
+
+if TYPE_CHECKING:
+    from sexton.client.security.properties import Security
 
 POLL_S = 1.0
 """A poll of kafka-python 3.0.12 that ends between SyncGroup and its answer loses the assignment: give it time."""
@@ -123,7 +127,14 @@ def produce(
 
 
 class Producer:
-    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        timeout_ms: int,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         defaults: dict[str, Any] = {
             "bootstrap_servers": bootstrap.split(","),
             "linger_ms": 5,
@@ -133,7 +144,7 @@ class Producer:
             defaults |= {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
         else:
             defaults["enable_idempotence"] = True
-        self._producer = KafkaProducer(**{**defaults, **settings_of(settings)})
+        self._producer = KafkaProducer(**{**defaults, **settings_of(settings), **secured.python(security)})
         self._is_transactional = bool(transactional_id)
         self._sent: list[Any] = []
 
@@ -220,7 +231,14 @@ class _Moves(Moves, ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class Consumer:
-    def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        isolation: str,
+        group: str | None,
+        settings: Settings,
+        security: Security | None = None,
+    ) -> None:
         defaults: dict[str, Any] = {
             "bootstrap_servers": bootstrap.split(","),
             "isolation_level": isolation,
@@ -231,7 +249,7 @@ class Consumer:
             "max_poll_records": POLL_RECORDS_MAX,
         }
         self._moves = _Moves()
-        self.client = KafkaConsumer(**known({**defaults, **settings_of(settings)}))
+        self.client = KafkaConsumer(**known({**defaults, **settings_of(settings), **secured.python(security)}))
 
     def group_metadata(self) -> Any:
         return self.client.group_metadata()
@@ -318,8 +336,8 @@ class Consumer:
 
 
 class Admin:
-    def __init__(self, bootstrap: str) -> None:
-        self.client = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        self.client = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **secured.python(security))
 
     def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
         new = NewTopic(topic, partitions, replication, topic_configs=dict(config))

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from sexton.errors import SextonError
 from sexton.harness import fittings
+from sexton.harness.asking import Door
 from sexton.harness.cloud_store import CloudStore
 from sexton.harness.cluster import Cluster
 from sexton.harness.compactor import CompactorProcess
@@ -66,6 +67,8 @@ class Scene:
     """Between clients and brokers, if a fault needs it."""
     late: tuple[str, ...] = ()
     """Names of requests that may come late."""
+    own_door: Door | None = None
+    """None: it lets everybody in."""
 
     @property
     def cluster(self) -> Cluster[Any]:
@@ -81,6 +84,10 @@ class Scene:
     def bootstrap(self) -> str:
         return self.cluster.bootstrap
 
+    @property
+    def door(self) -> Door:
+        return self.own_door or Door(self.bootstrap)
+
     def serving(self) -> list[int]:
         return [node_id for node_id in self.cluster.node_ids if self.cluster.is_serving(node_id)]
 
@@ -90,7 +97,7 @@ class Scene:
     def leader_of(self, choice: int) -> int:
         """Of a log that is being used, by a number to choose by; negative if there is none."""
         places = self.places()
-        return probes.leader_of(self.bootstrap, places[choice % len(places)]) if places else -1
+        return probes.leader_of(self.door, places[choice % len(places)]) if places else -1
 
     def wait_until(self, goal: str, reached: Callable[[], bool], timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s

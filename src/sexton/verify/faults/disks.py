@@ -1,7 +1,8 @@
 """Brokers' disks that fail, are slow, are full, or can only be read any more.
 
-Errors and delays of flushes are put into a running broker's system calls by strace, so they need no other file system,
-and work on any program. A disk that is full or read-only is one in earnest, of the broker's own (`harness.disks`).
+Errors of flushes, writes and renames, and delays, are put into a running broker's system calls by strace, so they need
+no other file system, and work on any program. A disk that is full or read-only is one in earnest, of the broker's own
+(`harness.disks`).
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from sexton.harness.disks import SmallDisk
 from sexton.harness.errors import HarnessError
 from sexton.harness.fittings import Fitting
 from sexton.harness.processes import ServerProcess
-from sexton.verify.faults.base import NodeFault, Scene
-from sexton.verify.faults.schedule import Target
+from sexton.verify.faults.base import NodeFault, Scene, Told, chosen
+from sexton.verify.faults.schedule import Act, Target
 
 SYNCS: Final = "fdatasync,fsync"
 WRITES: Final = "pwrite64,pwritev,pwritev2"
 """Not `write`, by which Kafka's brokers answer as well: of theirs, only some writes to files fail."""
+RENAMES: Final = "rename,renameat,renameat2"
 
 STRACE: Final = "strace"
 ATTACH_TIMEOUT_S: Final = 10.0
 
 
 class _Traced(NodeFault):
-    """Brokers whose flushes or writes are tampered with."""
+    """Brokers of whose system calls some are tampered with."""
 
     targets: ClassVar[tuple[Target, ...]] = (Target.ONE, Target.LEADER, Target.MINORITY)
     calls: ClassVar[str] = SYNCS
@@ -44,6 +46,14 @@ class _Traced(NodeFault):
     def check(cls, system: str) -> None:
         if shutil.which(STRACE) is None:
             raise HarnessError(f"{cls.name} needs strace, and it is not installed", "", "apt-get install strace")
+
+    def begin(self, act: Act) -> Told:
+        """Nobody can trace a process that is traced: one whose disk another of these faults has in hand is left out."""
+        for node_id in chosen(act, self.scene):
+            if not _is_traced(self.scene.cluster.pid(node_id)):
+                self._hit.append(node_id)
+                self._break(node_id)
+        return Told(list(self._hit))
 
     def _break(self, node_id: int) -> None:
         cluster = self.scene.cluster
@@ -87,6 +97,23 @@ class FailingWrites(_Traced):
     calls = WRITES
     is_replaced = True
     how = "error=EIO"
+
+
+class FailingRenames(_Traced):
+    """Every rename of a broker's files fails with EIO: checkpoints, swaps, logs of topics that are deleted."""
+
+    name = "failing-renames"
+    calls = RENAMES
+    is_replaced = True
+    how = "error=EIO"
+
+
+class NoSpace(_Traced):
+    """Every write of a broker to a place in a file fails with ENOSPC, as on a disk that is full."""
+
+    name = "no-space"
+    calls = WRITES
+    how = "error=ENOSPC"
 
 
 class SlowDisk(_Traced):

@@ -9,7 +9,15 @@ from sexton.verify.faults.base import Fault
 from sexton.verify.faults.clients import KillClients, PauseClients
 from sexton.verify.faults.clock import Clock
 from sexton.verify.faults.damage import CorruptFile
-from sexton.verify.faults.disks import FailingDisk, FailingWrites, FullDisk, ReadOnlyDisk, SlowDisk
+from sexton.verify.faults.disks import (
+    FailingDisk,
+    FailingRenames,
+    FailingWrites,
+    FullDisk,
+    NoSpace,
+    ReadOnlyDisk,
+    SlowDisk,
+)
 from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.images import LostDisk, OldImage
 from sexton.verify.faults.late import Late
@@ -34,6 +42,8 @@ _ALL: Final[tuple[type[Fault], ...]] = (
     Store,
     FailingDisk,
     FailingWrites,
+    FailingRenames,
+    NoSpace,
     FullDisk,
     ReadOnlyDisk,
     SlowDisk,

@@ -11,6 +11,7 @@ from sexton.client.admin import Admin
 from sexton.client.client import Client
 from sexton.errors import SextonError
 from sexton.harness import asking
+from sexton.harness.asking import Door
 from sexton.verify import probes
 from sexton.verify.clients.base import Place
 from sexton.verify.faults.base import Fault, Scene, Told, chosen
@@ -32,11 +33,11 @@ def _is_leading(scene: Scene, node_id: int) -> bool:
     try:
         replicas = {
             place: each.replicas
-            for place, each in probes.partitions(scene.bootstrap, scene.topics()).items()
+            for place, each in probes.partitions(scene.door, scene.topics()).items()
             if node_id in each.replicas and each.leader != node_id
         }
         if replicas:
-            prefer(scene.bootstrap, {place: first(node_id, ids) for place, ids in replicas.items()})
+            prefer(scene.door, {place: first(node_id, ids) for place, ids in replicas.items()})
         return not replicas
     except SextonError:
         return False
@@ -46,7 +47,7 @@ def first(node_id: int, replicas: Sequence[int]) -> list[int]:
     return [node_id, *(each for each in replicas if each != node_id)]
 
 
-def prefer(bootstrap: str, replicas: Mapping[Place, Sequence[int]]) -> None:
+def prefer(where: str | Door, replicas: Mapping[Place, Sequence[int]]) -> None:
     """Gives logs these replicas, and asks the first of each to lead, which it does if it is in sync."""
 
     async def question(client: Client) -> None:
@@ -54,14 +55,14 @@ def prefer(bootstrap: str, replicas: Mapping[Place, Sequence[int]]) -> None:
         await admin.reassign(dict(replicas))
         await admin.elect_leaders(list(replicas))
 
-    asking.ask(bootstrap, question)
+    asking.ask(where, question)
 
 
-def reassign(bootstrap: str, replicas: Mapping[Place, Sequence[int]]) -> None:
+def reassign(where: str | Door, replicas: Mapping[Place, Sequence[int]]) -> None:
     async def question(client: Client) -> None:
         await Admin(client).reassign(dict(replicas))
 
-    asking.ask(bootstrap, question)
+    asking.ask(where, question)
 
 
 class Leadership(Fault):
@@ -93,10 +94,10 @@ class Leadership(Fault):
         self._choice = -1
 
     def _move(self, order: Order) -> list[int]:
-        partitions = probes.partitions(self.scene.bootstrap, self.scene.topics())
+        partitions = probes.partitions(self.scene.door, self.scene.topics())
         wanted = {place: order(each.replicas) for place, each in sorted(partitions.items())}
         if wanted:
-            prefer(self.scene.bootstrap, wanted)
+            prefer(self.scene.door, wanted)
         return sorted({ids[0] for ids in wanted.values()})
 
 
@@ -115,7 +116,7 @@ class Membership(Fault):
         """Nobody is hit unless every log would have replicas left in sync: what is acknowledged stays with them."""
         taken = chosen(act, self.scene)
         for node_id in taken:
-            partitions = probes.partitions(self.scene.bootstrap, self.scene.topics())
+            partitions = probes.partitions(self.scene.door, self.scene.topics())
             had = {place: each.replicas for place, each in partitions.items() if node_id in each.replicas}
             if not had or any(set(partitions[place].isr) <= {node_id} for place in had):
                 return Told()
@@ -134,15 +135,15 @@ class Membership(Fault):
         """Asked for, and not waited for: all brokers may not be up yet. Who heals waits until all is whole."""
         taken, self._taken = self._taken, {}
         if taken:
-            reassign(self.scene.bootstrap, taken)
+            reassign(self.scene.door, taken)
 
     def _await(self, wanted: Mapping[Place, Sequence[int]]) -> None:
-        reassign(self.scene.bootstrap, wanted)
+        reassign(self.scene.door, wanted)
         topics = sorted({topic for topic, _ in wanted})
 
         def is_done() -> bool:
             try:
-                found = probes.partitions(self.scene.bootstrap, topics)
+                found = probes.partitions(self.scene.door, topics)
             except SextonError:
                 return False
             return all(set(found[place].replicas) == set(ids) for place, ids in wanted.items() if place in found)

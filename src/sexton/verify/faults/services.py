@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -69,13 +69,15 @@ class Compactor(Fault):
 
 
 class Metastore(Fault):
-    """Nobody reaches the cluster's state: SQLite's file is locked; PostgreSQL is stopped, killed or paused."""
+    """The cluster's state is away: SQLite is locked; PostgreSQL, or controllers of Kafka's, killed or paused."""
 
     name = "metastore"
     targets = (Target.ALL,)
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
+        self._away: list[int] = []
+        """Controllers of Kafka's."""
         self._lock: sqlite3.Connection | None = None
         self._back: Callable[[], None] | None = None
         """What ends it, of a server."""
@@ -83,10 +85,15 @@ class Metastore(Fault):
     @classmethod
     def check(cls, system: str) -> None:
         _check_sexton(
-            cls.name, system, "Kafka's controllers are in its brokers: kill, pause and partition hit them, too"
+            cls.name,
+            system,
+            "Kafka's controllers are in its brokers: kill, pause and partition hit them, too. Or have some that are "
+            "not: --controllers 3",
         )
 
     def begin(self, act: Act) -> Told:
+        if self.scene.cluster.controller_ids:
+            return self._take_controllers(random.Random(act.choice))
         server = self.scene.metastore
         if server is None:
             self._begin_to_lock()
@@ -101,6 +108,28 @@ class Metastore(Fault):
         away()
         return Told([self.name], {"how": how})
 
+    def _take_controllers(self, rng: random.Random) -> Told:
+        """A majority of them: nobody decides anything. A minority: if the one that leads is among them, another has
+        to be elected."""
+        cluster = self.scene.cluster
+        majority = len(cluster.controller_ids) // 2 + 1
+        sizes = {"a majority": majority, "a minority": len(cluster.controller_ids) - majority}
+        which = rng.choice([name for name, size in sizes.items() if size])
+        how = rng.choice(["killed", "paused"])
+        self._away = sorted(rng.sample(cluster.controller_ids, sizes[which]))
+        for node_id in self._away:
+            (cluster.kill_node if how == "killed" else cluster.pause_node)(node_id)
+        return Told(_named(self._away), {"how": f"{which} of the controllers {how}"})
+
+    def _give_controllers_back(self) -> Told:
+        cluster, (away, self._away) = self.scene.cluster, (self._away, [])
+        for node_id in away:
+            if cluster.is_running(node_id):
+                cluster.resume_node(node_id)
+            else:
+                cluster.start_node(node_id, wait=False)
+        return Told(_named(away))
+
     def _begin_to_lock(self) -> None:
         cluster = self.scene.cluster
         assert isinstance(cluster, SextonCluster)
@@ -109,6 +138,8 @@ class Metastore(Fault):
         self._lock.execute("BEGIN EXCLUSIVE")
 
     def end(self) -> Told:
+        if self._away:
+            return self._give_controllers_back()
         back, self._back = self._back, None
         if back is not None:
             back()
@@ -152,6 +183,10 @@ class Store(Fault):
         store.heal()
         self._is_broken = False
         return Told([self.name])
+
+
+def _named(controller_ids: Sequence[int]) -> list[str]:
+    return [f"controller {each}" for each in controller_ids]
 
 
 def _check_sexton(fault: str, system: str, why: str) -> None:

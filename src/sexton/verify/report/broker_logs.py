@@ -1,4 +1,4 @@
-"""What brokers logged while something went wrong: lines of Sexton's `broker.log` and of Kafka's `server.log`.
+"""What brokers and controllers logged while something went wrong: Sexton's `broker.log` and Kafka's `server.log`.
 
 They tell the time by clocks of their own; a fault may have set these. A line without a time (of a traceback) belongs to
 the one before it.
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 LOGS: Final = ("broker.log", "server.log")
+DIRECTORIES: Final = ("node-*", "controller-*")
+"""Controllers of Kafka's that are not in its brokers say more than these when one is elected."""
 TAIL_BYTES: Final = 32 << 20
 """Most bytes that are shown of each broker's log: of a larger one, the end."""
 AROUND_MS: Final = 500
@@ -37,7 +39,8 @@ class BrokerLogs:
     @classmethod
     def of(cls, cluster: Path, began_ms: int) -> BrokerLogs:
         """None of a run that does not say when it began, or whose brokers are somebody else's."""
-        paths = [path for name in LOGS for path in cluster.glob(f"node-*/{name}")] if began_ms else []
+        found = (cluster.glob(f"{directory}/{name}") for name in LOGS for directory in DIRECTORIES)
+        paths = [path for each in found for path in each] if began_ms else []
         return cls(began_ms, sorted((line for path in sorted(paths) for line in _lines(path)), key=_time_of))
 
     def html(self, start_ns: int, end_ns: int, topics: Sequence[str]) -> str:

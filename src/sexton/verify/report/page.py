@@ -20,9 +20,11 @@ from sexton.history.op import UNKNOWN, Op
 from sexton.history.run import Description
 from sexton.reproduce import shell
 from sexton.simulate.plan import Profile
+from sexton.verify import samples
 from sexton.verify.report.bars import Bar, bars, never_came
 from sexton.verify.report.broker_logs import NO_LOGS, BrokerLogs
 from sexton.verify.report.evidence import Evidence, concerns
+from sexton.verify.samples import Sample
 from sexton.verify.systems import CLOUD, INDEPENDENT, SEXTON
 from sexton.verify.workloads.known import WORKLOADS
 
@@ -43,11 +45,19 @@ def write(directory: Path, ops: Iterable[Op], description: Description, results:
     """`results` is what results.json has."""
     path = directory / NAME
     logs = BrokerLogs.of(directory / CLUSTER, int(description.more.get(BEGAN, 0)))
-    path.write_text(page(prepare(ops, description.run), description, results, logs), encoding="utf-8")
+    looks = samples.read(directory / samples.NAME) if (directory / samples.NAME).exists() else []
+    text = page(prepare(ops, description.run), description, results, logs, looks)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
-def page(view: View, description: Description, results: Mapping[str, Any], logs: BrokerLogs = NO_LOGS) -> str:
+def page(
+    view: View,
+    description: Description,
+    results: Mapping[str, Any],
+    logs: BrokerLogs = NO_LOGS,
+    looks: Sequence[Sample] = (),
+) -> str:
     in_force = bars(view.nemesis, view.end_ns)
     name = description.run.name or "a history"
     body = f"""<h1>{escape(name)}: <span class="chip {results["verdict"]}">{results["verdict"]}</span></h1>
@@ -58,7 +68,7 @@ def page(view: View, description: Description, results: Mapping[str, Any], logs:
 {_obligations(results)}
 {_counted(view, results)}
 <h2 id="time">Over time</h2>
-<figure class="scroll">{_picture(view, in_force, results)}</figure>
+<figure class="scroll">{_picture(view, in_force, results, looks)}</figure>
 {_cases(view, in_force, results, logs, description.more.get("system"))}
 <footer>Made by <code>sexton verify</code> from <code>history.jsonl</code>, <code>results.json</code> and
 <code>test.json</code>, which lie beside it; <code>sexton verify check</code> judges the history again.</footer>"""
@@ -207,7 +217,7 @@ def _counted(view: View, results: Mapping[str, Any]) -> str:
     return f"<p>What was counted, and proves nothing:</p><ul>{rows}</ul>" if rows else ""
 
 
-def _picture(view: View, in_force: list[Bar], results: Mapping[str, Any]) -> str:
+def _picture(view: View, in_force: list[Bar], results: Mapping[str, Any], looks: Sequence[Sample]) -> str:
     if find_spec("matplotlib") is None:
         return NO_PICTURE
     if not view.calls:
@@ -216,7 +226,7 @@ def _picture(view: View, in_force: list[Bar], results: Mapping[str, Any]) -> str
 
     bad = set(wrong(results))
     logs = [log for found in results["anomalies"] if found["name"] in bad for log in _logs(found)]
-    return plots.svg(view, in_force, final_reads_ns(view), logs)
+    return plots.svg(view, in_force, final_reads_ns(view), logs, looks)
 
 
 def _logs(found: Mapping[str, Any]) -> list[int]:

@@ -22,6 +22,7 @@ from sexton.checker.series import Unseen, unseen_over_time
 from sexton.checker.view import View
 from sexton.history.op import UNKNOWN, Ext, F, Type
 from sexton.verify.report.bars import Bar
+from sexton.verify.samples import Sample
 
 Numbers = npt.NDArray[np.float64]
 Point = tuple[float, float]
@@ -84,12 +85,15 @@ STYLE: Final[dict[Any, Any]] = {
 }
 
 
-def svg(view: View, bars: Sequence[Bar], final_ns: int, with_findings: Sequence[int]) -> str:
+def svg(
+    view: View, bars: Sequence[Bar], final_ns: int, with_findings: Sequence[int], looks: Iterable[Sample] = ()
+) -> str:
     """`final_ns` is when the final reads began, or UNKNOWN; `with_findings` are logs in which something was found."""
+    held = held_back(looks)
     logs = _drawn_logs(view, with_findings)
     faults = list(dict.fromkeys(bar.fault for bar in bars))
     left = whole_reads(view)
-    heights = [ROW_IN] * (4 + bool(left) + len(logs))
+    heights = [ROW_IN] * (4 + bool(left) + bool(held) + len(logs))
     if faults:
         heights.insert(0, BAR_IN * (len(faults) + 1))
     with mpl.rc_context(STYLE):
@@ -105,6 +109,8 @@ def svg(view: View, bars: Sequence[Bar], final_ns: int, with_findings: Sequence[
         _draw_unseen(rows[3], view)
         if left:
             _draw_left(rows.pop(4), left, view.end_ns / NS)
+        if held:
+            _draw_held(rows.pop(4), held, view.end_ns / NS)
         for axes, log in zip(rows[4:], logs, strict=True):
             _draw_offsets(axes, view, log)
         for axes in figure.axes:
@@ -266,6 +272,34 @@ def _draw_left(axes: Axes, left: Sequence[Left], end_s: float) -> None:
     for place, (name, colour) in enumerate({"records": BLUE, "tombstones": WARN}.items(), start=1):
         times, shares = thinned([(each.time_s, each[place]) for each in left], end_s)
         axes.plot(times, shares, ".", markersize=3, color=colour, alpha=0.7, label=name)
+    axes.set_ylim(bottom=0)
+    _legend(axes)
+
+
+class Held(NamedTuple):
+    """At one look: how far below a high watermark removal had to stop, in the log and replica where it was farthest."""
+
+    time_s: float
+    mtro: float
+    mxro: float
+
+
+def held_back(looks: Iterable[Sample]) -> list[Held]:
+    """By time; nothing where nobody has such watermarks (Sexton alone has)."""
+    worst: dict[int, tuple[int, int]] = {}
+    for each in looks:
+        if each.mtro is not None and each.mxro is not None and each.high_watermark is not None:
+            mtro, mxro = worst.get(each.time_ns, (0, 0))
+            behind = each.high_watermark - each.mtro, each.high_watermark - each.mxro
+            worst[each.time_ns] = max(mtro, behind[0]), max(mxro, behind[1])
+    return [Held(time_ns / NS, *map(float, behind)) for time_ns, behind in sorted(worst.items())]
+
+
+def _draw_held(axes: Axes, held: Sequence[Held], end_s: float) -> None:
+    axes.set_title("Compaction: how far below a high watermark tombstones (MTRO) and markers (MXRO) had to stay")
+    for name, colour in (("mtro", WARN), ("mxro", VIOLET)):
+        times, behind = thinned([(each.time_s, getattr(each, name)) for each in held], end_s)
+        axes.step(times, behind, where="post", color=colour, linewidth=1.2, label=name.upper())
     axes.set_ylim(bottom=0)
     _legend(axes)
 

@@ -1,8 +1,8 @@
 // One franz-go client, told what to do through a pipe: a JSON object a line in, one a line out.
 //
-//	client '{"kind": "producer", "bootstrap": "127.0.0.1:9092", "id": "writer", ...}'
+//	{"kind": "producer", "bootstrap": "127.0.0.1:9092", "id": "writer", ...}
 //
-// src/sexton/verify/clients/franz.py is the other end. Nothing is added to what franz-go does by itself.
+// is the first, and says what it is for. src/sexton/verify/clients/franz.py is the other end. Nothing is added to what franz-go does by itself.
 package main
 
 import (
@@ -23,17 +23,18 @@ import (
 
 // asked is what the process is for; it does not change.
 type asked struct {
-	Kind           string `json:"kind"` // producer, consumer, session
-	Bootstrap      string `json:"bootstrap"`
-	ID             string `json:"id"` // the transactional id
-	TimeoutMs      int    `json:"timeout_ms"`
-	CallTimeoutMs  int    `json:"call_timeout_ms"`
-	OverheadMs     int    `json:"overhead_ms"` // how long an answer may take longer than the broker was asked to take
-	Isolation      string `json:"isolation"`
-	Group          string `json:"group"`
-	MaxPollRecords int    `json:"max_poll_records"`
-	FetchBytes     int32  `json:"max.partition.fetch.bytes"`
-	KeepsControl   bool   `json:"keeps_control"` // transactions' markers are told of, too: they move the position
+	Kind           string  `json:"kind"` // producer, consumer, session
+	Bootstrap      string  `json:"bootstrap"`
+	ID             string  `json:"id"` // the transactional id
+	TimeoutMs      int     `json:"timeout_ms"`
+	CallTimeoutMs  int     `json:"call_timeout_ms"`
+	OverheadMs     int     `json:"overhead_ms"` // how long an answer may take longer than the broker was asked to take
+	Isolation      string  `json:"isolation"`
+	Group          string  `json:"group"`
+	MaxPollRecords int     `json:"max_poll_records"`
+	FetchBytes     int32   `json:"max.partition.fetch.bytes"`
+	KeepsControl   bool    `json:"keeps_control"` // transactions' markers are told of, too: they move the position
+	Security       secured `json:"security"`
 }
 
 type place struct {
@@ -100,7 +101,12 @@ type client struct {
 
 func main() {
 	var wanted asked
-	if err := json.Unmarshal([]byte(os.Args[1]), &wanted); err != nil {
+	lines := bufio.NewReader(os.Stdin)
+	first, err := lines.ReadBytes('\n')
+	if err != nil {
+		return // whoever started it has gone
+	}
+	if err := json.Unmarshal(first, &wanted); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
@@ -111,7 +117,6 @@ func main() {
 			os.Exit(1)
 		}
 	}
-	lines := bufio.NewReader(os.Stdin)
 	answers := json.NewEncoder(os.Stdout)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -143,6 +148,11 @@ func (me *client) open(more ...kgo.Opt) error {
 		kgo.RequestTimeoutOverhead(time.Duration(me.asked.OverheadMs) * time.Millisecond),
 		kgo.MetadataMinAge(100 * time.Millisecond),
 	}, more...)
+	secrets, err := me.asked.Security.options()
+	if err != nil {
+		return err
+	}
+	options = append(options, secrets...)
 	if me.asked.ID != "" {
 		options = append(options,
 			kgo.TransactionalID(me.asked.ID),
@@ -174,7 +184,6 @@ func (me *client) open(more ...kgo.Opt) error {
 	if me.kafka != nil {
 		me.kafka.Close() // it reads something else from now on
 	}
-	var err error
 	if me.asked.Kind == "session" {
 		if me.session, err = kgo.NewGroupTransactSession(options...); err == nil {
 			me.kafka = me.session.Client()

@@ -1,4 +1,4 @@
-"""A live source from what a command is told: mistakes show before anything is connected."""
+"""What a person names with --command-config: mistakes show before anything is connected."""
 
 from __future__ import annotations
 
