@@ -177,7 +177,7 @@ class _Attempt:
             readable = {number: one for number, one in each.items() if one.failure is None}
             for number, standing in readable.items() if len(readable) > 1 else ():
                 views[number] = view_of(standing)
-        ends = {number: view.visible_end for number, view in enumerate(views) if view is not None}
+        ends = {number: min(view.visible_end, view.end_offset) for number, view in enumerate(views) if view is not None}
         job.index_again(ends, [facts for each in self._members for facts in each.facts])
         compared = job.compare(views, max(self._confirm, ROWS_MAX), self._only) if any(views) else {}
         return standings, {self._partitions[number]: each for number, each in compared.items()}

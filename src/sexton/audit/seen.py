@@ -34,12 +34,20 @@ def standing_of(replica: Replica, facts: Sequence[StretchFacts], *, is_current: 
         high_watermark=end if known is None else min(end, known),
         is_current=is_current,
         aborted=with_markers(claims, events),
+        epochs=_epochs(parts),
         record_count=sum(each.record_count for each in parts),
         keyless_count=sum(each.keyless_count for each in parts),
         size_bytes=sum(each.size_bytes for each in parts),
         notes=tuple(note for each in facts for note in each.notes),
         failure=next((each.failure for each in facts if each.failure is not None), None),
     )
+
+
+def _epochs(parts: Sequence[StretchFacts]) -> tuple[tuple[int, int], ...]:
+    ends: dict[int, int] = {}
+    for epoch, end in (pair for each in parts for pair in each.epochs):
+        ends[epoch] = max(end, ends.get(epoch, end))
+    return tuple(ends.items())
 
 
 def _gaps(parts: Sequence[StretchFacts], start: int) -> Iterator[npt.NDArray[np.void]]:

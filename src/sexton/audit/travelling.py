@@ -160,12 +160,16 @@ def _compared(
 
 
 def _view(standing: Standing, replica: FoldedReplica) -> View:
-    """Where the visible end falls into a run, nobody can cut that run any more: its keys are not judged."""
+    """Where the visible end, or the end, falls into a run, nobody can cut that run any more: its keys are not
+    judged."""
     view = view_of(standing)
-    inside = [
-        row.first_offset
-        for rows in replica.rows.values()
-        for row in rows
-        if row.first_offset < view.visible_end < row.end_offset
-    ]
-    return replace(view, committed_end=min([view.committed_end, *inside]))
+
+    def cut(end: int) -> list[int]:
+        rows = (row for some in replica.rows.values() for row in some)
+        return [row.first_offset for row in rows if row.first_offset < end < row.end_offset]
+
+    return replace(
+        view,
+        end_offset=min([view.end_offset, *cut(view.end_offset)]),
+        committed_end=min([view.committed_end, *cut(view.visible_end)]),
+    )

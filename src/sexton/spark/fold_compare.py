@@ -61,7 +61,7 @@ class View:
 
     start_offset: int
     end_offset: int
-    """How far it was read."""
+    """How far it was read, or what will be left of that."""
     visible_end: int
     """Its last stable offset: its consumers see nothing from there on. May lie above its end."""
     markers: npt.NDArray[np.void]
@@ -103,11 +103,13 @@ class Compared:
 
 
 def fold_bucket(rows: Iterable[Rows], view: View) -> Folded:
-    """Runs that the visible end falls into are left out: they were indexed again, cut there."""
+    """Runs that the visible end falls into are left out: they were indexed again, cut there. So is what lies beyond the
+    end: it will be truncated."""
     visible: list[Contents] = []
     hidden: list[Contents] = []
     transactions = TransactionIndex(view.markers)
-    for row in sorted(rows, key=lambda row: (row.first_offset, row.kind)):
+    counted = (row for row in rows if row.end_offset <= view.end_offset)
+    for row in sorted(counted, key=lambda row: (row.first_offset, row.kind)):
         is_below = row.end_offset <= view.visible_end
         if row.kind == Kind.PENDING:
             pending = np.frombuffer(row.payload, dtype=PENDING)
