@@ -90,9 +90,11 @@ def test_folds_tell_what_directories_tell(tmp_path: Path, story: str) -> None:
 
 
 def test_without_the_record_an_epoch_proves_nothing(tmp_path: Path) -> None:
+    old = data((b"poison", b"old"), at=0)
     rest = [in_transaction((b"good", b"1"), at=4, pid=7, producer_epoch=1), commit(5, 7, epoch=2), FILLER]
-    poisoned = On([in_transaction((b"poison", b"bad"), at=0, pid=7), *rest])
-    by_folds, by_directories = compared(tmp_path, [On(rest, clean=4), On(rest, clean=4), poisoned])
+    poisoned = On([old, in_transaction((b"poison", b"bad"), at=1, pid=7), *rest])
+    right = On([old, *rest], clean=4)
+    by_folds, by_directories = compared(tmp_path, [right, right, poisoned])
     ((told,), (proven,)) = by_folds.cases, by_directories.cases
     assert (told.explained.is_class, told.explained.is_sure) == (Class.ABORTED_TO_COMMITTED, False)
     assert (proven.explained.is_class, proven.explained.is_sure) == (Class.ABORTED_TO_COMMITTED, True)
