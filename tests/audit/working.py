@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -63,6 +64,7 @@ class WorkingCluster:
         self._cleans = {broker: rng.random() < 0.7 for broker in self._logs}
         """One whose cleaner is off shows longest what others have dropped."""
         self.is_at_rest = False
+        self.topic_id = uuid.uuid4()
         self.name = next(_NAMES)
         _CLUSTERS[self.name] = self
         if has_planted:
@@ -125,6 +127,7 @@ class WorkingCluster:
             id=id,
             label=f"broker {id.broker}",
             place=str(id.broker),
+            topic_id=self.topic_id,
             is_live=True,
             is_leader=id.broker == 1,
             is_in_sync=True,

@@ -445,9 +445,7 @@ def _tombstone(because: str, me: Standing, mine: Sight, facts: Mapping[str, obje
     if not is_sure:
         because += ", unless it was hidden here by a transaction of which its own cleaner has left nothing"
     elif holes:
-        because += (
-            f" (what is missing from offsets {holes[0].start:,} to {holes[0].end:,} never came: it was away then)"
-        )
+        because += f" (offsets {holes[0].start:,} to {holes[0].end:,} never came: it was away then)"
     return Explained(
         Class.TOMBSTONE,
         is_sure,

@@ -83,7 +83,7 @@ class FolderSource:
                     replica = self._replica(broker, path, directory, metadata)
                     if replica is not None:
                         replicas.append(replica)
-        return _of_one_topic_each(replicas)
+        return replicas
 
     def _check_identities(self) -> None:
         """Directories given for the wrong broker would all seem to differ."""
@@ -280,24 +280,6 @@ def _is_compacted(topic: str, metadata: ClusterMetadata) -> bool:
     settings = {**metadata.cluster_defaults, **metadata.topics.get(topic, {})}
     policy = settings.get("cleanup.policy", metadata.cluster_defaults.get("log.cleanup.policy", "delete"))
     return topic not in metadata.topics or "compact" in policy
-
-
-def _of_one_topic_each(replicas: Sequence[Replica]) -> list[Replica]:
-    """A topic that was deleted and made again under its name: what is left of the former one is not compared with the
-    present one, which most brokers have."""
-    ids: dict[tuple[str, uuid.UUID], int] = {}
-    for replica in replicas:
-        if replica.topic_id is not None:
-            ids[(replica.id.topic, replica.topic_id)] = ids.get((replica.id.topic, replica.topic_id), 0) + 1
-    present: dict[str, uuid.UUID] = {}
-    for (topic, topic_id), _ in sorted(ids.items(), key=lambda item: item[1]):
-        present[topic] = topic_id
-    return [
-        replica
-        if replica.topic_id in (None, present.get(replica.id.topic))
-        else replace(replica, is_read=False, skipped=(Skipped(replica.place, "it is of a former topic of this name"),))
-        for replica in replicas
-    ]
 
 
 # ---- What a broker claims ----

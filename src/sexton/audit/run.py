@@ -22,10 +22,11 @@ from pyspark import SparkContext
 
 from sexton.audit.again import is_still_claimed, is_still_mismatched
 from sexton.audit.claims import find_mismatches, wrong_claims
+from sexton.audit.former import of_one_topic_each
 from sexton.audit.judge import Counts, PartitionReport, judge
 from sexton.audit.keys import DifferingKey
 from sexton.audit.only import Only
-from sexton.audit.replica import Replica, ReplicaId, Source
+from sexton.audit.replica import Replica, ReplicaId, Skipped, Source
 from sexton.audit.report import Report
 from sexton.audit.seen import looked_up_key, standing_of, view_of
 from sexton.audit.settling import LOOKS_MAX, ROWS_MAX, Looks
@@ -58,10 +59,15 @@ class _Member:
     """A replica in the job."""
 
     number: int
-    replica: Replica
+    found: Replica
+    """As it was when everything began. `replica` is how it stood when it was last read on."""
     source: Source
     facts: list[StretchFacts] = field(default_factory=list)
     is_current: bool = False
+    replica: Replica = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.replica = self.found
 
     @property
     def end_offset(self) -> int:
@@ -83,6 +89,7 @@ def audit(
 ) -> Report:
     began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
     reports: dict[TopicPartition, PartitionReport] = {}
+    gone: list[Skipped] = []
     size_bytes = 0
     points = random_hash_key() if only is None else only.hash_key
     wanted: set[TopicPartition] | None = None
@@ -96,7 +103,11 @@ def audit(
             only=only,
             progress=progress,
         )
-        reports.update(attempted.reports())
+        found = attempted.reports()
+        for name in (wanted or set()) - found.keys():
+            del reports[name]
+            gone.append(Skipped(f"{name[0]}-{name[1]}", "it was deleted while it was read"))
+        reports.update(found)
         size_bytes += attempted.size_bytes
         wanted = attempted.changed() if attempt + 1 < ATTEMPTS_MAX else set()
         if not wanted:
@@ -107,7 +118,7 @@ def audit(
     return Report(
         partitions=ordered,
         hash_key=points,
-        skipped=tuple(dict.fromkeys(skipped)),
+        skipped=tuple(dict.fromkeys([*skipped, *gone])),
         size_bytes=size_bytes,
         took_s=took_s,
         began_ms=began_ms,
@@ -143,7 +154,9 @@ class _Attempt:
         self.size_bytes = 0
 
     def _find(self, sources: Sequence[Source], wanted: set[TopicPartition] | None) -> None:
-        found = [(source, replica) for source in sources for replica in source.find()]
+        by_source = [(source, replica) for source in sources for replica in source.find()]
+        replicas = of_one_topic_each([replica for _, replica in by_source])
+        found = [(source, replica) for (source, _), replica in zip(by_source, replicas, strict=True)]
         read = {replica.id for _, replica in found if replica.is_read}
         taken: set[ReplicaId] = set()
         for source, replica in found:
@@ -204,13 +217,14 @@ class _Attempt:
         return any(each.replica.is_live for each in self._of(name))
 
     def changed(self) -> set[TopicPartition]:
-        """Partitions whose leader is another than when they were found."""
-        before = {each.replica.id: each.replica for each in self._members}
+        """Partitions whose leader, or topic, is another than when they were found."""
+        before = {each.replica.id: each.found for each in self._members}
         changed = set()
         for source in {id(each.source): each.source for each in self._members}.values():
             ids = [each.replica.id for each in self._members if each.source is source]
             for now in source.now(ids):
-                if now.leader_epoch != before[now.id].leader_epoch:
+                then = before[now.id]
+                if (now.leader_epoch, now.topic_id) != (then.leader_epoch, then.topic_id):
                     changed.add(now.id.topic_partition)
         return changed
 

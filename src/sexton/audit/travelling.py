@@ -15,8 +15,9 @@ from pyspark import SparkContext
 
 from sexton.audit import folds
 from sexton.audit.folds import FoldedReplica, FoldFile, Plan, in_buckets, power_of_two
+from sexton.audit.former import of_one_topic_each
 from sexton.audit.judge import Counts, PartitionReport, judge
-from sexton.audit.replica import Source
+from sexton.audit.replica import ReplicaId, Source
 from sexton.audit.report import Report
 from sexton.audit.seen import key_of_codes, standing_of, view_of
 from sexton.audit.standing import Standing, reference_of, settle
@@ -84,10 +85,12 @@ def compare(paths: Sequence[Path], *, limit: int, progress: Callable[[str], None
     began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
     files = [folds.read(path) for path in paths]
     _check_same_plan(files, paths)
+    _check_each_once(files, paths)
+    folded = [each for file in files for each in file.replicas]
     by_partition: dict[TopicPartition, list[FoldedReplica]] = {}
-    for file in files:
-        for each in file.replicas:
-            by_partition.setdefault(each.standing.replica.id.topic_partition, []).append(each)
+    for each, replica in zip(folded, of_one_topic_each([each.standing.replica for each in folded]), strict=True):
+        present = replace(each, standing=replace(each.standing, replica=replica))
+        by_partition.setdefault(replica.id.topic_partition, []).append(present)
     reports = []
     for name in sorted(by_partition):
         progress(f"{name[0]}-{name[1]}")
@@ -110,6 +113,23 @@ def _check_same_plan(files: Sequence[FoldFile], paths: Sequence[Path]) -> None:
                 str(path),
                 "Make all folds of one audit with the same --plan file, copied to each machine",
             )
+
+
+def _check_each_once(files: Sequence[FoldFile], paths: Sequence[Path]) -> None:
+    """A replica that comes twice would have two votes."""
+    known: dict[ReplicaId, Path] = {}
+    for file, path in zip(files, paths, strict=True):
+        for each in file.replicas:
+            id = each.standing.replica.id
+            if not each.standing.replica.is_read:
+                continue
+            if id in known:
+                raise NotALogError(
+                    f"it has broker {id.broker}'s {id.topic}-{id.partition}, and so has {known[id]}",
+                    str(path),
+                    "Name one fold of each broker",
+                )
+            known[id] = path
 
 
 def _compare_partition(name: TopicPartition, replicas: Sequence[FoldedReplica], limit: int) -> PartitionReport:
