@@ -19,7 +19,7 @@ SEEDS = 30
 
 
 def look(cluster: WorkingCluster, seed: int) -> PartitionReport:
-    (report,) = audit(LocalContext(random.Random(seed)).as_spark, [cluster]).partitions
+    (report,) = audit(LocalContext(random.Random(seed), keeps_shuffles=True).as_spark, [cluster]).partitions
     return report
 
 
@@ -32,6 +32,25 @@ def test_replicas_that_are_right_are_never_accused(seed: int) -> None:
     found = look(cluster, seed)
     assert found.verdict is Verdict.AGREE
     assert (found.counts.busy_count, found.counts.changed_count) == (0, 0)
+
+
+class Expiring(WorkingCluster):
+    """Nothing is written any more, and retention comes to broker 2 while it is read, before it comes to the others."""
+
+    reads_left = 2
+
+    def read(self, broker: int, start: int, stop: int) -> tuple[bytes, int]:
+        self.is_at_rest = True
+        self.reads_left -= 1
+        if self.reads_left == 0:
+            self._logs[2].delete_below(self._logs[2].high_watermark)
+        return super().read(broker, start, stop)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_retention_takes_from_one_replica_before_the_others_is_no_difference(seed: int) -> None:
+    cluster = Expiring(random.Random(seed), has_planted=False)
+    assert look(cluster, seed).verdict is Verdict.AGREE
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

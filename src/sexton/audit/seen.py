@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ def standing_of(replica: Replica, facts: Sequence[StretchFacts], *, is_current: 
     end = max((each.read_to for each in facts if each.read_to != NO_OFFSET), default=replica.log_start_offset)
     claims = [*replica.aborted, *(AbortedClaim(*claim) for each in facts for claim in each.aborted)]
     known = replica.high_watermark
+    # It may have begun to be deleted before it was read: what was deleted first elsewhere is read there, and not here.
+    start = max(replica.log_start_offset, *(each.log_start_offset for each in facts), NO_OFFSET)
+    replica = replace(replica, log_start_offset=start)
     return Standing(
         replica=replica,
         events=events,

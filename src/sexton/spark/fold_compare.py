@@ -217,7 +217,8 @@ def _compare_aligned(
     """NO_CODE shifted is still -1."""
     is_behind = newest >= _column([view.end_offset for view in views])
     is_pinned = newest >= _column([view.visible_end for view in views])
-    is_expired = ~has & (newest < _column([view.start_offset for view in views]))
+    is_expired = (newest >= 0) & (newest < _column([view.start_offset for view in views]))
+    """Even if it has an older record: that was read before the start moved."""
     is_uncommitted = (hidden["code"] >> FLAG_BITS >= _column([view.committed_end for view in views])).any(axis=0)
     counts = ~is_behind & ~is_pinned & ~is_expired & ~is_uncommitted
     shown = np.where(shows, codes & ~IN_TRANSACTION, NO_CODE)

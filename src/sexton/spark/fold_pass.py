@@ -180,14 +180,16 @@ class _Indexing:
     _aborted: dict[tuple[int, int], None] = field(default_factory=dict)
     _epochs: dict[int, int] = field(default_factory=dict)
     _notes: list[str] = field(default_factory=list)
-    _said: tuple[int, int, int] = (-1, -1, -1)
+    _said: tuple[int, int] = (-1, -1)
+    _log_start: int = -1
 
     def take(self, piece: Piece) -> Iterator[Row]:
         self._aborted.update(dict.fromkeys(piece.aborted))
         if piece.note:
             self._notes.append(piece.note)
+        self._log_start = max(self._log_start, piece.log_start_offset)
         if piece.high_watermark >= 0:
-            self._said = (piece.high_watermark, piece.last_stable_offset, piece.log_start_offset)
+            self._said = piece.high_watermark, piece.last_stable_offset
         if len(piece.data) == 0:
             return
         try:
@@ -296,7 +298,7 @@ class _Indexing:
                 yield self.scope.first_group + bucket, Rows(self.stretch.replica, first, end, kind, payload)
 
     def facts(self) -> StretchFacts:
-        high_watermark, stable, start = self._said
+        high_watermark, stable = self._said
         return StretchFacts(
             stretch=self.number,
             replica=self.stretch.replica,
@@ -315,7 +317,7 @@ class _Indexing:
             notes=tuple(self._notes),
             high_watermark=high_watermark,
             last_stable_offset=stable,
-            log_start_offset=start,
+            log_start_offset=self._log_start,
             # A broker has said that it has nothing more of these offsets; of a file nobody knows where it should end.
             read_to=max(self._end, self.stretch.from_offset if high_watermark < 0 else self.stretch.to_offset),
         )
