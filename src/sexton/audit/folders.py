@@ -74,6 +74,8 @@ class FolderSource:
     # ---- Finding ----
 
     def find(self) -> Sequence[Replica]:
+        """May be called again, when a partition is read again."""
+        self._found, self._read_checkpoint = {}, _kept()
         self._check_identities()
         metadata = self._metadata()
         replicas: list[Replica] = []
@@ -227,8 +229,23 @@ class FolderSource:
         return found
 
     def now(self, ids: Sequence[ReplicaId]) -> list[Replica]:
-        """Leaders are not known from directories, so no change of them is."""
-        return []
+        """As their files are now. One that is down is as it was."""
+        self._read_checkpoint = _kept()
+        replicas = []
+        for id in ids:
+            found = self._found[id]
+            label = f"broker {id.broker}{self._suffix}"
+            try:
+                described = self._described(id, label)
+                if is_running(found.log_dir):
+                    self._found[id] = _open(found.log.directory, found.log_dir, self._read_checkpoint)
+                    end_offset = _end_offset(self._found[id].log)
+                    described = replace(self._described(id, label), log_end_offset=end_offset)
+                replicas.append(described)
+            except SextonError as error:
+                place = str(found.log.directory)
+                replicas.append(Replica(id=id, label=label, place=place, is_read=False, failure=error))
+        return replicas
 
     def close(self) -> None:
         pass

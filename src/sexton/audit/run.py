@@ -34,7 +34,7 @@ from sexton.audit.standing import Standing, reference_of, settle
 from sexton.records.batch import Batch
 from sexton.records.kernels.keys import FLAG_BITS
 from sexton.records.keyhash import HashKey, random_hash_key
-from sexton.spark.fold_compare import NO_CODE, Compared, View, Why
+from sexton.spark.fold_compare import NO_CODE, Compared, Differences, View, Why
 from sexton.spark.fold_job import FoldJob, Side
 from sexton.spark.fold_pass import StretchFacts
 from sexton.spark.stretches import Stretch
@@ -178,7 +178,7 @@ class _Attempt:
         self._read_tails(job, self._ends())
         standings, compared = self._compare(job)
         busy: dict[TopicPartition, int] = {}
-        if any(each.replica.is_live for each in self._members):
+        if any(each.replica.is_working for each in self._members):
             standings, compared, busy = self._look_until_settled(job, standings, compared)
         self.size_bytes = sum(facts.size_bytes for each in self._members for facts in each.facts)
         return {name: self._report(name, standings[name], compared.get(name), busy.get(name, 0)) for name in standings}
@@ -199,22 +199,35 @@ class _Attempt:
         self, job: FoldJob, standings: AllStandings, compared: dict[TopicPartition, Compared]
     ) -> tuple[AllStandings, dict[TopicPartition, Compared], dict[TopicPartition, int]]:
         """Looks again at partitions with brokers that go on working (`settling`)."""
-        looks = {name: Looks(each) for name, each in compared.items() if self._is_live(name)}
+        looks = {name: Looks(each) for name, each in compared.items() if self._is_working(name)}
         for _ in range(LOOKS_MAX - 1):
-            open_ones = {name for name, each in looks.items() if each.is_open}
+            open_ones = {
+                name
+                for name, each in looks.items()
+                if each.is_open or (each.before is None and _is_pinned_somewhere(standings[name]))
+            }
             if not open_ones:
                 break
             self._read_tails(job, self._high_watermarks(open_ones))
+            self._cut({name: standings[name] for name in open_ones})
             standings, now = self._compare(job)
             for name in open_ones:
                 looks[name] = looks[name].then(now[name])
         busy = {}
         for name, each in looks.items():
-            compared[name], busy[name] = each.settled(self._confirm)
+            compared[name], busy[name] = each.settled(max(self._confirm, ROWS_MAX))
         return standings, compared, busy
 
-    def _is_live(self, name: TopicPartition) -> bool:
-        return any(each.replica.is_live for each in self._of(name))
+    def _cut(self, before: AllStandings) -> None:
+        """Files have no barrier. What had ended by the look before, each replica has been read past by now."""
+        for name, standings in before.items():
+            cut = max(each.visible_end for each in standings.values() if each.failure is None)
+            for each in self._of(name):
+                if each.replica.is_working and not each.replica.is_live and each.is_current:
+                    each.replica = replace(each.replica, cut=cut)
+
+    def _is_working(self, name: TopicPartition) -> bool:
+        return any(each.replica.is_working for each in self._of(name))
 
     def changed(self) -> set[TopicPartition]:
         """Partitions whose leader, or topic, is another than when they were found."""
@@ -249,12 +262,12 @@ class _Attempt:
         return {name: max(each.end_offset for each in some) for name, some in self._by_partition.items()}
 
     def _high_watermarks(self, names: set[TopicPartition]) -> dict[TopicPartition, int]:
-        """The highest there is now of each of these partitions, or how far they were read."""
+        """The highest there is now of each of these partitions, or how far they were read. Of files, their ends."""
         ends = {name: end for name, end in self._ends().items() if name in names}
         for source, members in self._by_source(lambda each: each.replica.id.topic_partition in names):
-            for now in source.now([each.replica.id for each in members]) if members[0].replica.is_live else ():
+            for now in source.now([each.replica.id for each in members]):
                 name = now.id.topic_partition
-                ends[name] = max(ends[name], now.high_watermark or 0)
+                ends[name] = max(ends[name], (now.high_watermark if now.is_live else now.log_end_offset) or 0)
         return ends
 
     def _read_tails(self, job: FoldJob, ends: Mapping[TopicPartition, int]) -> None:
@@ -306,6 +319,8 @@ class _Attempt:
         counts = Counts()
         if compared is not None:
             keys, changed_count = self._looked_up(compared, readable)
+            if changed_count and all(key.is_pinned for key in keys):  # so were those that were not looked up
+                busy_count = max(busy_count, compared.differing_count - changed_count)
             counts = Counts(
                 key_count=compared.key_count,
                 differing_count=compared.differing_count - busy_count,
@@ -325,8 +340,19 @@ class _Attempt:
         return judge(name, standings, reference, self._unread.get(name, ()), keys, counts, claims, mismatches)
 
     def _looked_up(self, compared: Compared, readable: Sequence[int]) -> tuple[list[DifferingKey], int]:
-        """The differing keys with their records; those that have changed meanwhile are counted instead."""
-        rows = compared.differences[: self._confirm]
+        """The differing keys with their records; those that have changed meanwhile are counted instead. If all have,
+        the next ones are looked up."""
+        keys: list[DifferingKey] = []
+        changed_count = 0
+        for first in range(0, len(compared.differences), self._confirm) if self._confirm else ():
+            rows = compared.differences[first : first + self._confirm]
+            more, count = self._looked_up_rows(rows, readable)
+            keys, changed_count = [*keys, *more], changed_count + count
+            if more or not count:
+                break
+        return keys, changed_count
+
+    def _looked_up_rows(self, rows: Differences, readable: Sequence[int]) -> tuple[list[DifferingKey], int]:
         found: dict[int, Mapping[int, Batch]] = {}
         for place, number in enumerate(readable):
             codes: set[int] = {*rows["code"][:, place].tolist(), *rows["hidden"][:, place].tolist()}
@@ -341,3 +367,9 @@ class _Attempt:
             else:
                 keys.append(key)
         return keys, changed_count
+
+
+def _is_pinned_somewhere(standings: Mapping[int, Standing]) -> bool:
+    """Whether consumers of one replica wait where those of another go on: perhaps only because it was read before."""
+    ends = {each.visible_end for each in standings.values() if each.failure is None}
+    return len(ends) > 1
