@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from sexton.errors import CorruptLogError, NotALogError
 from sexton.spark import fold_job
 from tests import logs
 from tests.audit.replicas import On, audited, brokers, write
+from tests.audit.test_folders import running
 from tests.audit.test_random_logs import cleaned, random_log
 from tests.logs import abort, commit, data, in_transaction
 from tests.spark.local_context import LocalContext
@@ -110,6 +112,16 @@ def test_folds_of_replicas_that_were_cleaned_at_different_times_agree(
     dirs = brokers(parent, *(On(log=cleaned(rng, log), high_watermark=rng.choice([None, 0])) for _ in range(3)))
     (report,) = travelling.compare(folded(parent, dirs), limit=1000).partitions
     assert (report.verdict, report.cases, report.findings) == (Verdict.AGREE, (), ())
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_a_running_broker_that_was_folded_before_a_deletion_is_not_accused(tmp_path: Path, is_up: bool) -> None:
+    """It has gone on since. One that had stopped has not."""
+    dirs = brokers(tmp_path, On([FILLER], clean=8), On([data((b"user", b"alice"), at=0)]))
+    with running(dirs[2][0]) if is_up else nullcontext():
+        paths = folded(tmp_path, dirs)
+    (report,) = travelling.compare(paths, limit=10).partitions
+    assert (report.verdict, report.counts.busy_count) == ((Verdict.LAGGING, 1) if is_up else (Verdict.WILL_DIVERGE, 0))
 
 
 def test_folds_with_another_number_of_buckets_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

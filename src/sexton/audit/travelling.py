@@ -7,7 +7,7 @@ What is lost on the way are the records: classes that only a look at one can tel
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from sexton.audit import folds
 from sexton.audit.folds import FoldedReplica, FoldFile, Plan, in_buckets, power_of_two
 from sexton.audit.former import of_one_topic_each
 from sexton.audit.judge import Counts, PartitionReport, judge
+from sexton.audit.keys import DifferingKey
 from sexton.audit.replica import ReplicaId, Source
 from sexton.audit.report import Report
 from sexton.audit.seen import key_of_codes, standing_of, view_of
@@ -139,11 +140,17 @@ def _compare_partition(name: TopicPartition, replicas: Sequence[FoldedReplica], 
     standings |= settle(readable)
     numbers = sorted(readable)
     compared = _compared(numbers, read, standings, limit) if len(numbers) > 1 else None
-    counts = Counts()
+    counts, keys = Counts(), []
     if compared is not None:
+        found = [key_of_codes(row, numbers) for row in compared.differences]
+        keys = [key for key in found if not _may_have_gone_on(key, standings)]
+        gone_on_count = sum(not key.is_pinned for key in found) - sum(not key.is_pinned for key in keys)
+        if gone_on_count and all(key.is_pinned for key in keys):  # so may the keys that are beyond the limit
+            gone_on_count = compared.differing_count
         counts = Counts(
             key_count=compared.key_count,
-            differing_count=compared.differing_count,
+            busy_count=gone_on_count,
+            differing_count=compared.differing_count - gone_on_count,
             retention_count=compared.retention_count,
             behind=dict(zip(numbers, compared.behind_counts, strict=True)),
             pinned=dict(zip(numbers, compared.pinned_counts, strict=True)),
@@ -153,9 +160,20 @@ def _compare_partition(name: TopicPartition, replicas: Sequence[FoldedReplica], 
         standings,
         reference_of({number: standings[number] for number in numbers}) if numbers else None,
         [each.standing.replica for each in replicas if not each.standing.replica.is_read],
-        [] if compared is None else [key_of_codes(row, numbers) for row in compared.differences],
+        keys,
         counts,
     )
+
+
+def _may_have_gone_on(key: DifferingKey, standings: Mapping[int, Standing]) -> bool:
+    """Whether a broker that was running shows something only because it was folded sooner: a fold that reaches further
+    shows less, and what it was that took the rest, it may have taken, too, by now."""
+    for number, each in key.replicas.items():
+        if standings[number].replica.is_working and each.shown is not None:
+            further = (more for more in key.replicas if standings[more].end_offset > standings[number].end_offset)
+            if any(key.replicas[more].value != each.value for more in further):
+                return True
+    return False
 
 
 def _compared(
