@@ -87,8 +87,8 @@ def test_a_claim_is_told_only_if_the_broker_makes_it_again(
     assert is_still_claimed(source, claim, standings) is is_told
 
 
-def test_of_a_directory_nothing_is_read_again(seen: tuple[WrongClaim, dict[int, Standing]]) -> None:
+def test_of_a_stopped_brokers_directory_nothing_is_read_again(seen: tuple[WrongClaim, dict[int, Standing]]) -> None:
     claim, standings = seen
-    stopped = replace(standings[claim.replica].replica, is_live=False)
+    stopped = replace(standings[claim.replica].replica, is_live=False, is_down=True)
     together = {**standings, claim.replica: replace(standings[claim.replica], replica=stopped)}
     assert is_still_claimed(Rereading(stopped, []), claim, together)

@@ -9,11 +9,13 @@ import pytest
 from sexton.audit.classes import Class
 from sexton.audit.judge import Verdict
 from sexton.records.batch import Batch
+from sexton.records.header import CONTROL, TRANSACTIONAL
 from sexton.spark import fold_pass
 from tests.audit.replicas import On, judged, the_case, wrong_brokers
 from tests.logs import abort, commit, data, in_transaction
 
 FILLER = data((b"filler", b"x"), at=8)
+OLD = data((b"poison", b"old"), at=0)
 
 
 def txn(key: bytes, value: bytes | None, at: int, epoch: int = 0) -> Batch:
@@ -78,21 +80,63 @@ def test_replicas_that_were_copied_a_moment_earlier_have_a_vote(tmp_path: Path) 
 # ---- 2: a COMMIT ends what was aborted ----
 
 
-def test_a_commit_of_a_later_epoch_ends_what_was_aborted(tmp_path: Path) -> None:
-    """With transaction version 2 a marker has the epoch after its data's."""
+def test_a_commit_of_a_later_epoch_ends_what_was_aborted_if_others_have_an_older_record(tmp_path: Path) -> None:
+    """With transaction version 2 a marker has the epoch after its data's. No deletion leaves an older record."""
     rest = [txn(b"good", b"1", 4, epoch=1), commit(5, 7, epoch=2), FILLER]
-    poisoned = On([txn(b"poison", b"bad", 0), *rest])
-    report = judged(tmp_path, On(rest, clean=4), On(rest, clean=4), poisoned)
+    poisoned = On([OLD, txn(b"poison", b"bad", 1), *rest])
+    report = judged(tmp_path, On([OLD, *rest], clean=4), On([OLD, *rest], clean=4), poisoned)
     case = the_case(report)
     assert (case.explained.is_class, case.explained.is_sure) == (Class.ABORTED_TO_COMMITTED, True)
     assert wrong_brokers(report, case) == [3]
     assert case.explained.facts["marker_offset"] == 5
 
 
-def test_a_commit_beyond_a_hole_that_fits_by_its_epoch_is_the_records_own(tmp_path: Path) -> None:
+def test_a_commit_of_a_later_epoch_may_stand_for_one_of_its_own_before_a_deletion(tmp_path: Path) -> None:
+    """Its own COMMIT, a tombstone and their cleaning leave the same logs as an ABORT."""
+    rest = [txn(b"good", b"1", 4, epoch=1), commit(5, 7, epoch=2), FILLER]
+    poisoned = On([txn(b"poison", b"bad", 0), *rest])
+    case = the_case(judged(tmp_path, On(rest, clean=4), On(rest, clean=4), poisoned))
+    assert (case.explained.is_class, case.explained.is_sure) == (Class.ABORTED_TO_COMMITTED, False)
+    assert case.explained.alternatives == (Class.TOMBSTONE,)
+
+
+def test_a_commit_beyond_a_hole_that_fits_by_its_epoch_may_be_the_records_own(tmp_path: Path) -> None:
+    """It is, with transaction version 2. With version 1 a producer that started anew has that epoch, too."""
     rest = [txn(b"good", b"1", 4), commit(5, 7, epoch=1), FILLER]
     case = the_case(judged(tmp_path, On(rest, clean=4), On(rest, clean=4), On([txn(b"k", b"v", 0), *rest])))
-    assert (case.explained.is_class, case.explained.is_sure) == (Class.TOMBSTONE, True)
+    assert (case.explained.is_class, case.explained.is_sure) == (Class.TOMBSTONE, False)
+    assert case.explained.alternatives == (Class.ABORTED_TO_COMMITTED,)
+
+
+def test_an_emptied_marker_is_as_good_as_none(tmp_path: Path) -> None:
+    """Kafka keeps the last batch of a producer, without its record; a follower that copies it learns of no ABORT."""
+    emptied = Batch(1, 1, TRANSACTIONAL | CONTROL, producer_id=7, producer_epoch=0, base_sequence=-1, leader_epoch=0)
+    rest = [data((b"b", b"1"), (b"c", b"1"), at=2), txn(b"good", b"1", 4), commit(5, 7), FILLER]
+    case = the_case(judged(tmp_path, On(rest, clean=4), On(rest, clean=4), On([txn(b"k", b"v", 0), emptied, *rest])))
+    assert (case.explained.is_class, case.explained.is_sure) == (Class.ABORTED_TO_COMMITTED, False)
+
+
+def test_a_tombstone_that_is_still_there_is_right_against_a_majority(tmp_path: Path) -> None:
+    stale = On([ALICE, FILLER])
+    report = judged(tmp_path, On([ALICE, DELETED, FILLER]), stale, stale)
+    case = the_case(report)
+    assert (case.explained.is_class, case.explained.is_sure) == (Class.TOMBSTONE, False)
+    assert (case.explained.alternatives, wrong_brokers(report, case)) == ((Class.LOST_RECORD,), [2, 3])
+
+
+def test_a_tombstone_that_a_later_commit_ended_may_have_been_aborted(tmp_path: Path) -> None:
+    rest = [txn(b"good", b"1", 4, epoch=1), commit(5, 7, epoch=2), FILLER]
+    right = On([ALICE, *rest], clean=4)
+    report = judged(tmp_path, right, right, On([ALICE, txn(b"user", None, 1), *rest]))
+    case = the_case(report)
+    assert (case.explained.is_class, case.explained.is_sure) == (Class.ABORTED_TO_COMMITTED, True)
+    assert wrong_brokers(report, case) == [3]
+
+
+def test_a_plain_record_above_an_older_one_that_others_keep_was_not_deleted(tmp_path: Path) -> None:
+    older, newer = On([OLD, FILLER], clean=8), On([OLD, data((b"poison", b"new"), at=2), FILLER])
+    case = the_case(judged(tmp_path, older, older, newer))
+    assert (case.explained.is_class, case.explained.is_sure) == (Class.LOST_RECORD, False)
 
 
 def test_with_the_same_epoch_nobody_can_tell_an_abort_from_a_deletion(tmp_path: Path) -> None:
@@ -106,6 +150,29 @@ def test_an_abort_that_every_replica_has_hides_the_same_everywhere(tmp_path: Pat
     whole = [txn(b"poison", b"bad", 0), abort(1, 7), txn(b"good", b"1", 4), commit(5, 7), FILLER]
     report = judged(tmp_path, On(whole), On(whole[1:], clean=2), On(whole[2:], clean=4))
     assert (report.verdict, report.findings, report.cases) == (Verdict.AGREE, (), ())
+
+
+@pytest.mark.parametrize("marker_epoch", [1, 2])
+def test_a_majority_that_shows_what_was_aborted_does_not_make_it_a_lost_record(
+    tmp_path: Path, marker_epoch: int
+) -> None:
+    """Epochs prove it, or nobody can tell."""
+    rest = [txn(b"good", b"1", 4, epoch=1), commit(5, 7, epoch=marker_epoch), FILLER]
+    poisoned = On([OLD, txn(b"poison", b"bad", 1), *rest])
+    report = judged(tmp_path, On([OLD, *rest], clean=4), poisoned, poisoned)
+    case = the_case(report)
+    if marker_epoch == 2:
+        assert (case.explained.is_class, case.explained.is_sure) == (Class.ABORTED_TO_COMMITTED, True)
+        assert wrong_brokers(report, case) == [2, 3]
+    else:
+        assert (case.explained.is_class, case.explained.is_sure) == (Class.LOST_RECORD, False)
+        assert case.explained.alternatives == (Class.ABORTED_TO_COMMITTED,)
+
+
+def test_a_committed_record_whose_marker_follows_at_once_is_lost_where_it_is_missing(tmp_path: Path) -> None:
+    whole = On([OLD, txn(b"poison", b"new", 1), commit(2, 7), FILLER])
+    case = the_case(judged(tmp_path, whole, whole, On([OLD, FILLER], clean=8)))
+    assert (case.explained.is_class, case.explained.is_sure) == (Class.LOST_RECORD, True)
 
 
 # ---- 3: an ABORT ends what was committed ----

@@ -149,6 +149,12 @@ def test_an_index_that_may_still_be_to_be_written_is_not_held_against_the_log(tm
     assert (report.verdict, report.findings) == (Verdict.AGREE, ())
 
 
+def test_replicas_are_found_again_when_a_partition_is_read_again(tmp_path: Path) -> None:
+    source = FolderSource(brokers(tmp_path, On(ALL), On(ALL)))
+    assert source.find() == source.find()
+    assert source.skipped == []
+
+
 def test_internal_topics_are_read_only_if_they_are_named(tmp_path: Path) -> None:
     dirs = brokers(tmp_path, On(ALL), On(ALL))
     for (directory,) in dirs.values():

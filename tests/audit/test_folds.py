@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from sexton.errors import CorruptLogError, NotALogError
 from sexton.spark import fold_job
 from tests import logs
 from tests.audit.replicas import On, audited, brokers, write
+from tests.audit.test_folders import running
 from tests.audit.test_random_logs import cleaned, random_log
 from tests.logs import abort, commit, data, in_transaction
 from tests.spark.local_context import LocalContext
@@ -90,9 +92,11 @@ def test_folds_tell_what_directories_tell(tmp_path: Path, story: str) -> None:
 
 
 def test_without_the_record_an_epoch_proves_nothing(tmp_path: Path) -> None:
+    old = data((b"poison", b"old"), at=0)
     rest = [in_transaction((b"good", b"1"), at=4, pid=7, producer_epoch=1), commit(5, 7, epoch=2), FILLER]
-    poisoned = On([in_transaction((b"poison", b"bad"), at=0, pid=7), *rest])
-    by_folds, by_directories = compared(tmp_path, [On(rest, clean=4), On(rest, clean=4), poisoned])
+    poisoned = On([old, in_transaction((b"poison", b"bad"), at=1, pid=7), *rest])
+    right = On([old, *rest], clean=4)
+    by_folds, by_directories = compared(tmp_path, [right, right, poisoned])
     ((told,), (proven,)) = by_folds.cases, by_directories.cases
     assert (told.explained.is_class, told.explained.is_sure) == (Class.ABORTED_TO_COMMITTED, False)
     assert (proven.explained.is_class, proven.explained.is_sure) == (Class.ABORTED_TO_COMMITTED, True)
@@ -108,6 +112,16 @@ def test_folds_of_replicas_that_were_cleaned_at_different_times_agree(
     dirs = brokers(parent, *(On(log=cleaned(rng, log), high_watermark=rng.choice([None, 0])) for _ in range(3)))
     (report,) = travelling.compare(folded(parent, dirs), limit=1000).partitions
     assert (report.verdict, report.cases, report.findings) == (Verdict.AGREE, (), ())
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_a_running_broker_that_was_folded_before_a_deletion_is_not_accused(tmp_path: Path, is_up: bool) -> None:
+    """It has gone on since. One that had stopped has not."""
+    dirs = brokers(tmp_path, On([FILLER], clean=8), On([data((b"user", b"alice"), at=0)]))
+    with running(dirs[2][0]) if is_up else nullcontext():
+        paths = folded(tmp_path, dirs)
+    (report,) = travelling.compare(paths, limit=10).partitions
+    assert (report.verdict, report.counts.busy_count) == ((Verdict.LAGGING, 1) if is_up else (Verdict.WILL_DIVERGE, 0))
 
 
 def test_folds_with_another_number_of_buckets_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

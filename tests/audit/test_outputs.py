@@ -18,6 +18,8 @@ from sexton.audit.judge import Verdict
 from sexton.audit.page import page
 from sexton.audit.plan import plan
 from sexton.audit.report import Report, as_dict
+from sexton.cli.audit_output import check_places
+from sexton.cli.broker import UsageError
 from sexton.errors import NotALogError
 from tests.audit.replicas import On, audited, brokers
 from tests.logs import data, in_transaction
@@ -200,3 +202,10 @@ def test_other_json_is_refused(tmp_path: Path) -> None:
     path.write_text('{"hash_key": 3}')
     with pytest.raises(NotALogError, match="no report"):
         only.read(path)
+
+
+@pytest.mark.parametrize("place", ["nowhere/plan.txt", "."])
+def test_where_nothing_can_be_written_is_told_before_anything_is_read(tmp_path: Path, place: str) -> None:
+    with pytest.raises(UsageError):
+        check_places(None, tmp_path / place)
+    check_places(None, tmp_path / "plan.txt")

@@ -32,9 +32,11 @@ def cleaned(rng: random.Random, log: logs.Log) -> logs.Log:
 
 
 def random_log(rng: random.Random) -> logs.Log:
-    """Whose indexes say what its markers do."""
+    """Whose indexes say what its markers do, and whose leader epochs rise."""
     log = logs.random_log(rng)
-    return logs.Log(log.bases, log.segments, log.clean_below, logs.aborted_entries(log.batches))
+    epochs = iter(sorted(batch.leader_epoch for batch in log.batches))
+    segments = [[replace(batch, leader_epoch=next(epochs)) for batch in segment] for segment in log.segments]
+    return logs.Log(log.bases, segments, log.clean_below, logs.aborted_entries(log.batches))
 
 
 @settings(max_examples=60, deadline=None)

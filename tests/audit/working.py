@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +38,12 @@ class Log:
     high_watermark: int = 0
     """As this broker knows it."""
     clean: int = 0
+    start: int = 0
+
+    def delete_below(self, offset: int) -> None:
+        """Retention, which each broker carries out by itself, at times of its own."""
+        self.start = max(self.start, offset)
+        self.records = {at: record for at, record in self.records.items() if at >= self.start}
 
     def copy_from(self, leader: Log, to: int) -> None:
         for offset in range(self.end, to):
@@ -63,6 +70,7 @@ class WorkingCluster:
         self._cleans = {broker: rng.random() < 0.7 for broker in self._logs}
         """One whose cleaner is off shows longest what others have dropped."""
         self.is_at_rest = False
+        self.topic_id = uuid.uuid4()
         self.name = next(_NAMES)
         _CLUSTERS[self.name] = self
         if has_planted:
@@ -125,10 +133,12 @@ class WorkingCluster:
             id=id,
             label=f"broker {id.broker}",
             place=str(id.broker),
+            topic_id=self.topic_id,
             is_live=True,
             is_leader=id.broker == 1,
             is_in_sync=True,
             leader_epoch=0,
+            log_start_offset=log.start,
             high_watermark=log.high_watermark,
             last_stable_offset=log.high_watermark,
             log_end_offset=log.end,
@@ -144,10 +154,13 @@ class WorkingCluster:
         cuts = sorted({from_offset, end, *(self._rng.randint(from_offset, end) for _ in range(2))})
         return [_Stretch(number, start, stop, self.name, replica.id.broker) for start, stop in itertools.pairwise(cuts)]
 
-    def read(self, broker: int, start: int, stop: int) -> bytes:
+    def read(self, broker: int, start: int, stop: int) -> tuple[bytes, int]:
+        """What there is between these offsets, and where the log begins."""
         self.work()
-        found = sorted(self._logs[broker].records.items())
-        return b"".join(encode(make_batch([record])) for offset, record in found if start <= offset < stop)
+        log = self._logs[broker]
+        found = sorted(log.records.items())
+        data = b"".join(encode(make_batch([record])) for offset, record in found if start <= offset < stop)
+        return data, log.start
 
     def read_on(self, wanted: Mapping[ReplicaId, int]) -> Sequence[Replica]:
         self.work()
@@ -181,5 +194,10 @@ class _Stretch:
     def pieces(self) -> Iterator[Piece]:
         middle = (self.from_offset + self.to_offset) // 2
         for start, stop in ((self.from_offset, middle), (middle, self.to_offset)):
-            data = _CLUSTERS[self.cluster].read(self.broker, start, stop)
-            yield Piece(np.frombuffer(data, dtype=np.uint8), f"broker {self.broker}", high_watermark=self.to_offset)
+            data, log_start = _CLUSTERS[self.cluster].read(self.broker, start, stop)
+            yield Piece(
+                np.frombuffer(data, dtype=np.uint8),
+                f"broker {self.broker}",
+                high_watermark=self.to_offset,
+                log_start_offset=log_start,
+            )

@@ -14,8 +14,10 @@ from pyspark import SparkContext
 class LocalContext:
     """Rows arrive in an order drawn from ``rng``, because Spark promises none."""
 
-    def __init__(self, rng: random.Random, parallelism: int = 2) -> None:
+    def __init__(self, rng: random.Random, parallelism: int = 2, *, keeps_shuffles: bool = False) -> None:
+        """`keeps_shuffles`: what was shuffled once is not read again, as in Spark as long as no executor is lost."""
         self.rng = rng
+        self.keeps_shuffles = keeps_shuffles
         self.defaultParallelism = parallelism
         self.master = "local"
         self.held: list[object] = []
@@ -107,7 +109,9 @@ class LocalRows:
                 self._context.rng.shuffle(target)
             return targets
 
-        return LocalRows(self._context, shuffled)
+        rows = LocalRows(self._context, shuffled)
+        rows._is_persisted = self._context.keeps_shuffles
+        return rows
 
     def repartitionAndSortWithinPartitions(  # noqa: N802
         self, count: int, function: Callable[[Any], int]

@@ -39,7 +39,7 @@ def is_still_mismatched(source: Source, number: int, mismatch: Mismatch, standin
 def _is_so_each_time(
     source: Source, standing: Standing, first: int, last: int, is_found: Callable[[Standing], bool]
 ) -> bool:
-    if not standing.replica.is_live:
+    if not standing.replica.is_working:
         return True
     for _ in range(CLAIM_LOOKS):
         again = read_again(source, standing, first, last)
@@ -54,7 +54,7 @@ def read_again(source: Source, standing: Standing, low: int, high: int) -> Stand
     if not now.is_read:
         return None
     events: list[TransactionEvents] = []
-    claims: dict[AbortedClaim, None] = {}
+    claims = {} if now.is_live else dict.fromkeys(now.aborted)
     for stretch in source.stretches(now, 0, low, high + 1):
         for piece in stretch.pieces():
             claims |= {AbortedClaim(*each): None for each in piece.aborted}
@@ -65,5 +65,5 @@ def read_again(source: Source, standing: Standing, low: int, high: int) -> Stand
         replica=replace(now, log_start_offset=standing.start_offset, aborted_below=high + 1),
         events=seen,
         aborted=with_markers(list(claims), seen),
-        end_offset=high + 1,
+        end_offset=high + 1 if now.is_live else standing.end_offset,
     )

@@ -66,6 +66,9 @@ def _right(key: DifferingKey, standings: Standings, reference: int) -> tuple[lis
         return [number for number in key.replicas if number not in away], (
             "it has compacted what came after, where the other has a hole that it has copied"
         )
+    deleted_at = _deletion(key)
+    if deleted_at is not None and None in groups:
+        return groups[None], f"the tombstone at offset {deleted_at:,} is there"
     voters = [each for each in key.replicas if _votes(standings[each], standings)] or list(key.replicas)
     votes = {value: sum(each in voters for each in members) for value, members in groups.items()}
     most = [value for value, count in votes.items() if count == max(votes.values())]
@@ -77,6 +80,15 @@ def _right(key: DifferingKey, standings: Standings, reference: int) -> tuple[lis
     return groups[key.replicas[reference].value], (
         "it leads" if standings[reference].replica.is_leader else "its log reaches furthest, in the latest epoch"
     )
+
+
+def _deletion(key: DifferingKey) -> int | None:
+    """Where the newest record of all is a tombstone that no transaction could have aborted."""
+    for each in key.replicas.values():
+        newest = each.newest
+        if newest is not None and newest.offset == key.newest_offset and newest.is_tombstone:
+            return None if newest.is_transactional else newest.offset
+    return None
 
 
 def _votes(standing: Standing, standings: Standings) -> bool:
@@ -140,15 +152,21 @@ def _against(key: DifferingKey, accused: int, right: int, standings: Standings, 
     hidden = _hides(mine, my_offset, me, standings, mismatches.get(accused, ()))
     if hidden is not None:
         return hidden
+    if mine.newest is not None and their_offset >= 0 and mine.newest.offset > max(my_offset, their_offset):
+        return _never_came(mine.newest, me, other)
     if their_offset > my_offset:
         found = _lost(theirs.shown, me, other, is_mine=True)
-        return found if my_offset >= 0 else _or_rightly_gone(found, their_offset, me)
+        found = found if my_offset >= 0 else _or_rightly_gone(found, their_offset, me)
+        return _or_never_committed(found, theirs.shown, mine, me, other)
     assert mine.shown is not None, "it differs, and the other shows nothing newer"
+    if theirs.newest is not None and theirs.newest.offset > my_offset:
+        return _missed(theirs.newest, mine.shown, me, other)
+    keeps_older = theirs.newest is not None
     if theirs.hidden is not None and theirs.hidden.offset == my_offset:
         return _committed_here_only(mine.shown, me, other)
     if _must_have(other, my_offset):
         return _lost(mine.shown, other, me, is_mine=False)
-    return _came_back(mine.shown, me, other)
+    return _never_came(mine.shown, me, other) if keeps_older else _came_back(mine.shown, me, other)
 
 
 def _different(mine: Sight | None, theirs: Sight | None, me: Standing, other: Standing) -> Explained:
@@ -287,7 +305,60 @@ def _or_rightly_gone(found: Explained, offset: int, me: Standing) -> Explained:
     return found
 
 
+def _or_never_committed(
+    found: Explained, record: Sight | None, mine: OnReplica, me: Standing, other: Standing
+) -> Explained:
+    """Where a cleaner has been, a record may be missing because it was aborted; then those that show it were away."""
+    assert record is not None
+    if not record.is_transactional or _must_have(me, record.offset):
+        return found
+    told = _never_came(record, other, me) if mine.newest is not None else None
+    if told is not None and told.is_class == Class.ABORTED_TO_COMMITTED and told.is_sure:
+        return replace(told, facts={**told.facts, "fault_of": "the others"})
+    if told is not None and told.is_class == Class.LOST_RECORD:
+        return found
+    return replace(
+        found,
+        is_sure=False,
+        because=f"{found.because}; unless it was aborted, and all that show it were away then",
+        alternatives=(Class.ABORTED_TO_COMMITTED, *found.alternatives),
+    )
+
+
 # ---- A value that others do not have: deleted, or never committed? ----
+
+
+def _missed(tombstone: Sight, mine: Sight, me: Standing, other: Standing) -> Explained:
+    """No cleaner takes a tombstone and leaves what it deletes: it never came here, or was lost."""
+    return Explained(
+        Class.TOMBSTONE,
+        False,
+        f"{me.label} shows the record at offset {mine.offset:,}, lacks the tombstone that {other.label} has at offset "
+        f"{tombstone.offset:,}, and has been read past it",
+        alternatives=(Class.LOST_RECORD,),
+        facts={"offset": mine.offset, "tombstone_offset": tombstone.offset, **_hole_facts(me.holes(mine.offset))},
+    )
+
+
+def _never_came(mine: Sight, me: Standing, other: Standing) -> Explained:
+    """The other has an older record of the key. No cleaner leaves that and takes a newer one that was committed: so it
+    was aborted, or the other never got it."""
+    where = f"{me.label} shows the record at offset {mine.offset:,}, where {other.label} has none but an older one"
+    marker = _ending(mine, me) if mine.is_transactional else None
+    holes = me.holes(mine.offset, NO_OFFSET if marker is None else marker.offset)
+    if not mine.is_transactional or (marker is not None and not holes and me.has_all_gaps):
+        lost = _lost(mine, other, me, is_mine=False)
+        return replace(lost, is_sure=False, alternatives=(Class.DIFFERENT_LOGS,))
+    facts: dict[str, object] = {"offset": mine.offset, **_hole_facts(holes)}
+    if marker is not None:
+        facts |= _marker_facts(marker)
+        where += _ended_by(marker, holes)
+        proof = _not_its_marker(mine, marker, holes) if holes else ""
+        if proof:
+            because = f"{where}, and {proof}: its own ABORT was compacted away"
+            return Explained(Class.ABORTED_TO_COMMITTED, True, because, facts=facts)
+    because = f"{where}; it was aborted, unless {other.label} has lost it"
+    return Explained(Class.ABORTED_TO_COMMITTED, False, because, alternatives=(Class.LOST_RECORD,), facts=facts)
 
 
 def _came_back(mine: Sight, me: Standing, other: Standing) -> Explained:
@@ -298,7 +369,7 @@ def _came_back(mine: Sight, me: Standing, other: Standing) -> Explained:
     if marker is None:
         return _either(f"{where}; which marker ended its transaction cannot be told from folds alone", me, mine)
     holes = me.holes(mine.offset, marker.offset)
-    facts = {"producer_id": marker.producer_id, "marker_offset": marker.offset, "marker_epoch": marker.producer_epoch}
+    facts = _marker_facts(marker)
     if not holes and not me.has_all_gaps:
         return _either(f"{where}; its log has too many holes to tell of each", me, mine, facts)
     if not holes:
@@ -309,24 +380,33 @@ def _came_back(mine: Sight, me: Standing, other: Standing) -> Explained:
             mine,
             facts,
         )
-    told = f"{where}; its transaction is ended by the COMMIT at {marker.offset:,}, beyond a hole at {holes[0].start:,}"
+    told = where + _ended_by(marker, holes)
     proof = _not_its_marker(mine, marker, holes)
     if proof:
-        return Explained(
-            Class.ABORTED_TO_COMMITTED,
-            True,
-            f"{told}, and {proof}: its own ABORT was compacted away",
-            facts={"offset": mine.offset, **facts, **_hole_facts(holes)},
-        )
+        because = f"{told}, and {proof}: its own marker was compacted away, an ABORT, or a COMMIT and then a tombstone"
+        return _either(because, me, mine, facts)
     if mine.was_looked_up and marker.producer_epoch == mine.producer_epoch + 1:
-        return _tombstone(
-            f"{told}; that marker is of the record's own transaction, by its epoch {marker.producer_epoch}, so it was "
-            "deleted later, and the tombstone is gone",
-            me,
-            mine,
-            facts,
+        because = (
+            f"{told}; with transaction version 2 that marker is of the record's own transaction, by its epoch "
+            f"{marker.producer_epoch}, so it was deleted later, and the tombstone is gone"
         )
+        found = _tombstone(because, me, mine, facts)
+        others = (Class.ABORTED_TO_COMMITTED, *found.alternatives)
+        return replace(found, is_sure=False, alternatives=others)
     return _either(f"{told}, which may be another transaction's", me, mine, facts)
+
+
+def _marker_facts(marker: Marker) -> dict[str, object]:
+    return {
+        "producer_id": marker.producer_id,
+        "marker_offset": marker.offset,
+        "marker_epoch": marker.producer_epoch,
+    }
+
+
+def _ended_by(marker: Marker, holes: Sequence[Gap]) -> str:
+    beyond = f", beyond a hole at {holes[0].start:,}" if holes else ""
+    return f"; its transaction is ended by the COMMIT at {marker.offset:,}{beyond}"
 
 
 def _ending(mine: Sight, me: Standing) -> Marker | None:

@@ -74,6 +74,8 @@ class FolderSource:
     # ---- Finding ----
 
     def find(self) -> Sequence[Replica]:
+        """May be called again, when a partition is read again."""
+        self._found, self._read_checkpoint = {}, _kept()
         self._check_identities()
         metadata = self._metadata()
         replicas: list[Replica] = []
@@ -83,7 +85,7 @@ class FolderSource:
                     replica = self._replica(broker, path, directory, metadata)
                     if replica is not None:
                         replicas.append(replica)
-        return _of_one_topic_each(replicas)
+        return replicas
 
     def _check_identities(self) -> None:
         """Directories given for the wrong broker would all seem to differ."""
@@ -227,8 +229,23 @@ class FolderSource:
         return found
 
     def now(self, ids: Sequence[ReplicaId]) -> list[Replica]:
-        """Leaders are not known from directories, so no change of them is."""
-        return []
+        """As their files are now. One that is down is as it was."""
+        self._read_checkpoint = _kept()
+        replicas = []
+        for id in ids:
+            found = self._found[id]
+            label = f"broker {id.broker}{self._suffix}"
+            try:
+                described = self._described(id, label)
+                if is_running(found.log_dir):
+                    self._found[id] = _open(found.log.directory, found.log_dir, self._read_checkpoint)
+                    end_offset = _end_offset(self._found[id].log)
+                    described = replace(self._described(id, label), log_end_offset=end_offset)
+                replicas.append(described)
+            except SextonError as error:
+                place = str(found.log.directory)
+                replicas.append(Replica(id=id, label=label, place=place, is_read=False, failure=error))
+        return replicas
 
     def close(self) -> None:
         pass
@@ -280,24 +297,6 @@ def _is_compacted(topic: str, metadata: ClusterMetadata) -> bool:
     settings = {**metadata.cluster_defaults, **metadata.topics.get(topic, {})}
     policy = settings.get("cleanup.policy", metadata.cluster_defaults.get("log.cleanup.policy", "delete"))
     return topic not in metadata.topics or "compact" in policy
-
-
-def _of_one_topic_each(replicas: Sequence[Replica]) -> list[Replica]:
-    """A topic that was deleted and made again under its name: what is left of the former one is not compared with the
-    present one, which most brokers have."""
-    ids: dict[tuple[str, uuid.UUID], int] = {}
-    for replica in replicas:
-        if replica.topic_id is not None:
-            ids[(replica.id.topic, replica.topic_id)] = ids.get((replica.id.topic, replica.topic_id), 0) + 1
-    present: dict[str, uuid.UUID] = {}
-    for (topic, topic_id), _ in sorted(ids.items(), key=lambda item: item[1]):
-        present[topic] = topic_id
-    return [
-        replica
-        if replica.topic_id in (None, present.get(replica.id.topic))
-        else replace(replica, is_read=False, skipped=(Skipped(replica.place, "it is of a former topic of this name"),))
-        for replica in replicas
-    ]
 
 
 # ---- What a broker claims ----

@@ -29,7 +29,7 @@ from sexton.errors import CorruptLogError, EnvironmentFailure, NotALogError, Sex
 from sexton.records.keyhash import HashKey, random_hash_key
 from sexton.spark.fold_pass import GAP, Kind, Rows
 
-MAGIC: Final = b"SEXTON FOLD 1\n"
+MAGIC: Final = b"SEXTON FOLD 2\n"
 _SIZES: Final = struct.Struct(">II")
 _REMEDY: Final = "Make it again with sexton audit index"
 
@@ -159,6 +159,7 @@ class Writer:
             "open_first_offsets": each.events.open_first_offsets.tolist(),
             "gaps": self._put(each.gaps.tobytes()),
             "has_all_gaps": each.has_all_gaps,
+            "epochs": [list(pair) for pair in each.epochs],
         }
 
 
@@ -234,6 +235,7 @@ def _folded(number: int, told: Mapping[str, Any], sections: memoryview) -> Folde
         end_offset=told["end_offset"],
         high_watermark=told["known_high_watermark"],
         aborted=replica.aborted,
+        epochs=tuple((epoch, end) for epoch, end in told["epochs"]),
         record_count=told["record_count"],
         keyless_count=told["keyless_count"],
         size_bytes=told["size_bytes"],

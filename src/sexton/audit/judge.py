@@ -194,7 +194,11 @@ def _stuck(standings: Mapping[int, Standing], reference: int, counts: Counts) ->
         for producer_id, first in each.open_transactions():
             if not is_pinned or first > each.visible_end:
                 continue
-            if each.replica.is_live and not each.lags and first >= (each.replica.cut or 0):
+            if (
+                each.replica.is_working
+                and not (each.lags and each.replica.is_live)
+                and first >= (each.replica.cut or 0)
+            ):
                 continue  # it may have ended since, and this replica was read before
             if _is_open_elsewhere(number, producer_id, first, standings):
                 continue

@@ -113,12 +113,18 @@ class Replica:
     def name(self) -> str:
         return f"{self.id.topic}-{self.id.partition}"
 
+    @property
+    def is_working(self) -> bool:
+        """Its broker goes on writing and compacting while it is read, whether from the broker or from its files."""
+        return self.is_live or not self.is_down
+
 
 class Source(Protocol):
     """Where replicas are read: log directories, or brokers. Used by one thread, the driver's. Nothing is ever changed.
 
-    The audit calls `find` once, then `stretches` of each replica's [log start, end); then `read_on` and `stretches` of
-    what came since, a few times; then `look_up` for each difference, and `now` last, to see whether leaders changed.
+    The audit calls `find`, and again if a partition must be read again; then `stretches` of each replica's
+    [log start, end); then `read_on` and `stretches` of what came since, a few times; then `look_up` for each
+    difference, and `now` last, to see whether leaders changed.
     """
 
     def find(self) -> Sequence[Replica]:

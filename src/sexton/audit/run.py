@@ -22,10 +22,11 @@ from pyspark import SparkContext
 
 from sexton.audit.again import is_still_claimed, is_still_mismatched
 from sexton.audit.claims import find_mismatches, wrong_claims
+from sexton.audit.former import of_one_topic_each
 from sexton.audit.judge import Counts, PartitionReport, judge
 from sexton.audit.keys import DifferingKey
 from sexton.audit.only import Only
-from sexton.audit.replica import Replica, ReplicaId, Source
+from sexton.audit.replica import Replica, ReplicaId, Skipped, Source
 from sexton.audit.report import Report
 from sexton.audit.seen import looked_up_key, standing_of, view_of
 from sexton.audit.settling import LOOKS_MAX, ROWS_MAX, Looks
@@ -33,7 +34,7 @@ from sexton.audit.standing import Standing, reference_of, settle
 from sexton.records.batch import Batch
 from sexton.records.kernels.keys import FLAG_BITS
 from sexton.records.keyhash import HashKey, random_hash_key
-from sexton.spark.fold_compare import NO_CODE, Compared, View, Why
+from sexton.spark.fold_compare import NO_CODE, Compared, Differences, View, Why
 from sexton.spark.fold_job import FoldJob, Side
 from sexton.spark.fold_pass import StretchFacts
 from sexton.spark.stretches import Stretch
@@ -58,10 +59,15 @@ class _Member:
     """A replica in the job."""
 
     number: int
-    replica: Replica
+    found: Replica
+    """As it was when everything began. `replica` is how it stood when it was last read on."""
     source: Source
     facts: list[StretchFacts] = field(default_factory=list)
     is_current: bool = False
+    replica: Replica = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.replica = self.found
 
     @property
     def end_offset(self) -> int:
@@ -83,6 +89,7 @@ def audit(
 ) -> Report:
     began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
     reports: dict[TopicPartition, PartitionReport] = {}
+    gone: list[Skipped] = []
     size_bytes = 0
     points = random_hash_key() if only is None else only.hash_key
     wanted: set[TopicPartition] | None = None
@@ -96,7 +103,11 @@ def audit(
             only=only,
             progress=progress,
         )
-        reports.update(attempted.reports())
+        found = attempted.reports()
+        for name in (wanted or set()) - found.keys():
+            del reports[name]
+            gone.append(Skipped(f"{name[0]}-{name[1]}", "it was deleted while it was read"))
+        reports.update(found)
         size_bytes += attempted.size_bytes
         wanted = attempted.changed() if attempt + 1 < ATTEMPTS_MAX else set()
         if not wanted:
@@ -107,7 +118,7 @@ def audit(
     return Report(
         partitions=ordered,
         hash_key=points,
-        skipped=tuple(dict.fromkeys(skipped)),
+        skipped=tuple(dict.fromkeys([*skipped, *gone])),
         size_bytes=size_bytes,
         took_s=took_s,
         began_ms=began_ms,
@@ -143,7 +154,9 @@ class _Attempt:
         self.size_bytes = 0
 
     def _find(self, sources: Sequence[Source], wanted: set[TopicPartition] | None) -> None:
-        found = [(source, replica) for source in sources for replica in source.find()]
+        by_source = [(source, replica) for source in sources for replica in source.find()]
+        replicas = of_one_topic_each([replica for _, replica in by_source])
+        found = [(source, replica) for (source, _), replica in zip(by_source, replicas, strict=True)]
         read = {replica.id for _, replica in found if replica.is_read}
         taken: set[ReplicaId] = set()
         for source, replica in found:
@@ -165,7 +178,7 @@ class _Attempt:
         self._read_tails(job, self._ends())
         standings, compared = self._compare(job)
         busy: dict[TopicPartition, int] = {}
-        if any(each.replica.is_live for each in self._members):
+        if any(each.replica.is_working for each in self._members):
             standings, compared, busy = self._look_until_settled(job, standings, compared)
         self.size_bytes = sum(facts.size_bytes for each in self._members for facts in each.facts)
         return {name: self._report(name, standings[name], compared.get(name), busy.get(name, 0)) for name in standings}
@@ -177,7 +190,7 @@ class _Attempt:
             readable = {number: one for number, one in each.items() if one.failure is None}
             for number, standing in readable.items() if len(readable) > 1 else ():
                 views[number] = view_of(standing)
-        ends = {number: view.visible_end for number, view in enumerate(views) if view is not None}
+        ends = {number: min(view.visible_end, view.end_offset) for number, view in enumerate(views) if view is not None}
         job.index_again(ends, [facts for each in self._members for facts in each.facts])
         compared = job.compare(views, max(self._confirm, ROWS_MAX), self._only) if any(views) else {}
         return standings, {self._partitions[number]: each for number, each in compared.items()}
@@ -186,31 +199,45 @@ class _Attempt:
         self, job: FoldJob, standings: AllStandings, compared: dict[TopicPartition, Compared]
     ) -> tuple[AllStandings, dict[TopicPartition, Compared], dict[TopicPartition, int]]:
         """Looks again at partitions with brokers that go on working (`settling`)."""
-        looks = {name: Looks(each) for name, each in compared.items() if self._is_live(name)}
+        looks = {name: Looks(each) for name, each in compared.items() if self._is_working(name)}
         for _ in range(LOOKS_MAX - 1):
-            open_ones = {name for name, each in looks.items() if each.is_open}
+            open_ones = {
+                name
+                for name, each in looks.items()
+                if each.is_open or (each.before is None and _is_pinned_somewhere(standings[name]))
+            }
             if not open_ones:
                 break
             self._read_tails(job, self._high_watermarks(open_ones))
+            self._cut({name: standings[name] for name in open_ones})
             standings, now = self._compare(job)
             for name in open_ones:
                 looks[name] = looks[name].then(now[name])
         busy = {}
         for name, each in looks.items():
-            compared[name], busy[name] = each.settled(self._confirm)
+            compared[name], busy[name] = each.settled(max(self._confirm, ROWS_MAX))
         return standings, compared, busy
 
-    def _is_live(self, name: TopicPartition) -> bool:
-        return any(each.replica.is_live for each in self._of(name))
+    def _cut(self, before: AllStandings) -> None:
+        """Files have no barrier. What had ended by the look before, each replica has been read past by now."""
+        for name, standings in before.items():
+            cut = max(each.visible_end for each in standings.values() if each.failure is None)
+            for each in self._of(name):
+                if each.replica.is_working and not each.replica.is_live and each.is_current:
+                    each.replica = replace(each.replica, cut=cut)
+
+    def _is_working(self, name: TopicPartition) -> bool:
+        return any(each.replica.is_working for each in self._of(name))
 
     def changed(self) -> set[TopicPartition]:
-        """Partitions whose leader is another than when they were found."""
-        before = {each.replica.id: each.replica for each in self._members}
+        """Partitions whose leader, or topic, is another than when they were found."""
+        before = {each.replica.id: each.found for each in self._members}
         changed = set()
         for source in {id(each.source): each.source for each in self._members}.values():
             ids = [each.replica.id for each in self._members if each.source is source]
             for now in source.now(ids):
-                if now.leader_epoch != before[now.id].leader_epoch:
+                then = before[now.id]
+                if (now.leader_epoch, now.topic_id) != (then.leader_epoch, then.topic_id):
                     changed.add(now.id.topic_partition)
         return changed
 
@@ -235,12 +262,12 @@ class _Attempt:
         return {name: max(each.end_offset for each in some) for name, some in self._by_partition.items()}
 
     def _high_watermarks(self, names: set[TopicPartition]) -> dict[TopicPartition, int]:
-        """The highest there is now of each of these partitions, or how far they were read."""
+        """The highest there is now of each of these partitions, or how far they were read. Of files, their ends."""
         ends = {name: end for name, end in self._ends().items() if name in names}
         for source, members in self._by_source(lambda each: each.replica.id.topic_partition in names):
-            for now in source.now([each.replica.id for each in members]) if members[0].replica.is_live else ():
+            for now in source.now([each.replica.id for each in members]):
                 name = now.id.topic_partition
-                ends[name] = max(ends[name], now.high_watermark or 0)
+                ends[name] = max(ends[name], (now.high_watermark if now.is_live else now.log_end_offset) or 0)
         return ends
 
     def _read_tails(self, job: FoldJob, ends: Mapping[TopicPartition, int]) -> None:
@@ -292,6 +319,8 @@ class _Attempt:
         counts = Counts()
         if compared is not None:
             keys, changed_count = self._looked_up(compared, readable)
+            if changed_count and all(key.is_pinned for key in keys):  # so were those that were not looked up
+                busy_count = max(busy_count, compared.differing_count - changed_count)
             counts = Counts(
                 key_count=compared.key_count,
                 differing_count=compared.differing_count - busy_count,
@@ -311,8 +340,19 @@ class _Attempt:
         return judge(name, standings, reference, self._unread.get(name, ()), keys, counts, claims, mismatches)
 
     def _looked_up(self, compared: Compared, readable: Sequence[int]) -> tuple[list[DifferingKey], int]:
-        """The differing keys with their records; those that have changed meanwhile are counted instead."""
-        rows = compared.differences[: self._confirm]
+        """The differing keys with their records; those that have changed meanwhile are counted instead. If all have,
+        the next ones are looked up."""
+        keys: list[DifferingKey] = []
+        changed_count = 0
+        for first in range(0, len(compared.differences), self._confirm) if self._confirm else ():
+            rows = compared.differences[first : first + self._confirm]
+            more, count = self._looked_up_rows(rows, readable)
+            keys, changed_count = [*keys, *more], changed_count + count
+            if more or not count:
+                break
+        return keys, changed_count
+
+    def _looked_up_rows(self, rows: Differences, readable: Sequence[int]) -> tuple[list[DifferingKey], int]:
         found: dict[int, Mapping[int, Batch]] = {}
         for place, number in enumerate(readable):
             codes: set[int] = {*rows["code"][:, place].tolist(), *rows["hidden"][:, place].tolist()}
@@ -327,3 +367,9 @@ class _Attempt:
             else:
                 keys.append(key)
         return keys, changed_count
+
+
+def _is_pinned_somewhere(standings: Mapping[int, Standing]) -> bool:
+    """Whether consumers of one replica wait where those of another go on: perhaps only because it was read before."""
+    ends = {each.visible_end for each in standings.values() if each.failure is None}
+    return len(ends) > 1

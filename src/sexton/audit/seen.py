@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from sexton.audit.keys import DifferingKey, OnReplica, Sight
 from sexton.audit.replica import AbortedClaim, Replica
 from sexton.audit.standing import Standing, with_markers
 from sexton.compaction.transactions import join_events
-from sexton.records.batch import Batch
+from sexton.records.batch import Batch, Record
 from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE
 from sexton.records.keyhash import HashKey, hash_key
 from sexton.spark.fold_compare import NO_CODE, View, Why
@@ -25,6 +26,9 @@ def standing_of(replica: Replica, facts: Sequence[StretchFacts], *, is_current: 
     end = max((each.read_to for each in facts if each.read_to != NO_OFFSET), default=replica.log_start_offset)
     claims = [*replica.aborted, *(AbortedClaim(*claim) for each in facts for claim in each.aborted)]
     known = replica.high_watermark
+    # It may have begun to be deleted before it was read: what was deleted first elsewhere is read there, and not here.
+    start = max(replica.log_start_offset, *(each.log_start_offset for each in facts), NO_OFFSET)
+    replica = replace(replica, log_start_offset=start)
     return Standing(
         replica=replica,
         events=events,
@@ -34,12 +38,20 @@ def standing_of(replica: Replica, facts: Sequence[StretchFacts], *, is_current: 
         high_watermark=end if known is None else min(end, known),
         is_current=is_current,
         aborted=with_markers(claims, events),
+        epochs=_epochs(parts),
         record_count=sum(each.record_count for each in parts),
         keyless_count=sum(each.keyless_count for each in parts),
         size_bytes=sum(each.size_bytes for each in parts),
         notes=tuple(note for each in facts for note in each.notes),
         failure=next((each.failure for each in facts if each.failure is not None), None),
     )
+
+
+def _epochs(parts: Sequence[StretchFacts]) -> tuple[tuple[int, int], ...]:
+    ends: dict[int, int] = {}
+    for epoch, end in (pair for each in parts for pair in each.epochs):
+        ends[epoch] = max(end, ends.get(epoch, end))
+    return tuple(ends.items())
 
 
 def _gaps(parts: Sequence[StretchFacts], start: int) -> Iterator[npt.NDArray[np.void]]:
@@ -68,16 +80,21 @@ def looked_up_key(
     """None if a record is not there any more, or is another one."""
     hashed = int(row["first"]), int(row["second"])
     replicas = {}
+    records: dict[int, dict[int, Record | None]] = {}
     for place, number in enumerate(readable):
         newest, hidden = int(row["code"][place]), int(row["hidden"][place])
         seen = _sight(newest, found[number], hashed, key)
         if newest != NO_CODE and not newest & TOMBSTONE and seen is None:
             return None
+        if seen is not None and not seen.is_tombstone:
+            records.setdefault(seen.offset, {})[int(row["content"][place])] = _record(found[number], seen.offset)
         replicas[number] = OnReplica(
             seen or (None if newest == NO_CODE else sight_of_code(newest)),
             int(row["content"][place]),
             _sight(hidden, found[number], hashed, key),
         )
+    if any(len(each) > 1 and len(set(each.values())) == 1 for each in records.values()):
+        return None  # they were different when they were read: one was truncated since, and written again
     return DifferingKey(*hashed, replicas, is_pinned=int(row["why"]) == Why.PINNED)
 
 
@@ -89,7 +106,7 @@ def sight_of_code(code: int) -> Sight:
 def _sight(code: int, batches: Mapping[int, Batch], hashed: tuple[int, int], key: HashKey) -> Sight | None:
     if code == NO_CODE or (batch := batches.get(code >> FLAG_BITS)) is None:
         return None
-    record = next((each for each in batch.records if each.offset == code >> FLAG_BITS), None)
+    record = _record(batches, code >> FLAG_BITS)
     if record is None or record.key is None or hash_key(record.key, key) != hashed:
         return None
     has_sequence = batch.base_sequence >= 0
@@ -106,6 +123,11 @@ def _sight(code: int, batches: Mapping[int, Batch], hashed: tuple[int, int], key
         leader_epoch=batch.leader_epoch,
         was_looked_up=True,
     )
+
+
+def _record(batches: Mapping[int, Batch], offset: int) -> Record | None:
+    batch = batches.get(offset)
+    return None if batch is None else next((each for each in batch.records if each.offset == offset), None)
 
 
 def key_of_codes(row: np.void, numbers: Sequence[int]) -> DifferingKey:

@@ -72,6 +72,8 @@ class Standing:
     lags: bool = False
     """It has not got all that the reference has, nor had it a moment before."""
     aborted: tuple[AbortedClaim, ...] = ()
+    epochs: tuple[tuple[int, int], ...] = ()
+    """Leader epochs of its batches, and the offset after the last batch of each."""
     record_count: int = 0
     keyless_count: int = 0
     size_bytes: int = 0
@@ -170,6 +172,7 @@ def settle(standings: Mapping[int, Standing]) -> dict[int, Standing]:
     if not standings:
         return {}
     reference = standings[reference_of(standings)]
+    standings = {number: _truncated(each, reference) for number, each in standings.items()}
     committed = max(
         *(each.high_watermark for each in standings.values()),
         *(each.replica.clean_offset or 0 for each in standings.values()),
@@ -194,6 +197,44 @@ def settle(standings: Mapping[int, Standing]) -> dict[int, Standing]:
             lags=not each.is_current,
         )
     return settled
+
+
+def _truncated(standing: Standing, reference: Standing) -> Standing:
+    """What will be left of a replica, once it follows the reference. A leader that died has records in its directory
+    that nobody else got; the next leader's epoch began below them. Where that was, compaction may have hidden: it lies
+    above the reference's last batch of this epoch, and above what this replica knew to be committed."""
+    if standing is reference or standing.replica.is_live or not standing.epochs:
+        return standing
+    last_epoch, _ = max(standing.epochs, key=lambda pair: pair[1])
+    if all(epoch <= last_epoch for epoch, _ in reference.epochs):
+        return standing
+    same_end = max((end for epoch, end in reference.epochs if epoch <= last_epoch), default=0)
+    end = max(same_end, standing.high_watermark, standing.replica.clean_offset or 0, standing.start_offset)
+    if end >= standing.end_offset:
+        return standing
+    note = f"offsets {end:,} to {standing.end_offset:,} are not judged: a later leader began its epoch without them"
+    return replace(
+        standing,
+        end_offset=end,
+        is_current=False,
+        events=events_below(standing.events, end),
+        gaps=standing.gaps[standing.gaps["end"] <= end],
+        aborted=tuple(each for each in standing.aborted if each.marker_offset < end),
+        notes=(*standing.notes, note),
+    )
+
+
+def events_below(events: TransactionEvents, end: int) -> TransactionEvents:
+    """As they were when the log ended there."""
+    markers, firsts = events.markers, events.open_first_offsets
+    is_open = (markers["offset"] >= end) & (markers["first_data_offset"] != NO_OFFSET)
+    reopened = markers[is_open & (markers["first_data_offset"] < end)]
+    kept = firsts < end
+    return TransactionEvents(
+        markers[markers["offset"] < end],
+        np.concatenate([reopened["producer_id"], events.open_producer_ids[kept]]),
+        np.concatenate([reopened["first_data_offset"], firsts[kept]]),
+    )
 
 
 def caught_up(standing: Standing, reference: Standing) -> TransactionEvents:

@@ -7,7 +7,7 @@ What is lost on the way are the records: classes that only a look at one can tel
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +15,10 @@ from pyspark import SparkContext
 
 from sexton.audit import folds
 from sexton.audit.folds import FoldedReplica, FoldFile, Plan, in_buckets, power_of_two
+from sexton.audit.former import of_one_topic_each
 from sexton.audit.judge import Counts, PartitionReport, judge
-from sexton.audit.replica import Source
+from sexton.audit.keys import DifferingKey
+from sexton.audit.replica import ReplicaId, Source
 from sexton.audit.report import Report
 from sexton.audit.seen import key_of_codes, standing_of, view_of
 from sexton.audit.standing import Standing, reference_of, settle
@@ -84,10 +86,12 @@ def compare(paths: Sequence[Path], *, limit: int, progress: Callable[[str], None
     began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
     files = [folds.read(path) for path in paths]
     _check_same_plan(files, paths)
+    _check_each_once(files, paths)
+    folded = [each for file in files for each in file.replicas]
     by_partition: dict[TopicPartition, list[FoldedReplica]] = {}
-    for file in files:
-        for each in file.replicas:
-            by_partition.setdefault(each.standing.replica.id.topic_partition, []).append(each)
+    for each, replica in zip(folded, of_one_topic_each([each.standing.replica for each in folded]), strict=True):
+        present = replace(each, standing=replace(each.standing, replica=replica))
+        by_partition.setdefault(replica.id.topic_partition, []).append(present)
     reports = []
     for name in sorted(by_partition):
         progress(f"{name[0]}-{name[1]}")
@@ -112,6 +116,23 @@ def _check_same_plan(files: Sequence[FoldFile], paths: Sequence[Path]) -> None:
             )
 
 
+def _check_each_once(files: Sequence[FoldFile], paths: Sequence[Path]) -> None:
+    """A replica that comes twice would have two votes."""
+    known: dict[ReplicaId, Path] = {}
+    for file, path in zip(files, paths, strict=True):
+        for each in file.replicas:
+            id = each.standing.replica.id
+            if not each.standing.replica.is_read:
+                continue
+            if id in known:
+                raise NotALogError(
+                    f"it has broker {id.broker}'s {id.topic}-{id.partition}, and so has {known[id]}",
+                    str(path),
+                    "Name one fold of each broker",
+                )
+            known[id] = path
+
+
 def _compare_partition(name: TopicPartition, replicas: Sequence[FoldedReplica], limit: int) -> PartitionReport:
     read = [each for each in replicas if each.standing.replica.is_read]
     standings = {number: each.standing for number, each in enumerate(read)}
@@ -119,11 +140,17 @@ def _compare_partition(name: TopicPartition, replicas: Sequence[FoldedReplica], 
     standings |= settle(readable)
     numbers = sorted(readable)
     compared = _compared(numbers, read, standings, limit) if len(numbers) > 1 else None
-    counts = Counts()
+    counts, keys = Counts(), []
     if compared is not None:
+        found = [key_of_codes(row, numbers) for row in compared.differences]
+        keys = [key for key in found if not _may_have_gone_on(key, standings)]
+        gone_on_count = sum(not key.is_pinned for key in found) - sum(not key.is_pinned for key in keys)
+        if gone_on_count and all(key.is_pinned for key in keys):  # so may the keys that are beyond the limit
+            gone_on_count = compared.differing_count
         counts = Counts(
             key_count=compared.key_count,
-            differing_count=compared.differing_count,
+            busy_count=gone_on_count,
+            differing_count=compared.differing_count - gone_on_count,
             retention_count=compared.retention_count,
             behind=dict(zip(numbers, compared.behind_counts, strict=True)),
             pinned=dict(zip(numbers, compared.pinned_counts, strict=True)),
@@ -133,9 +160,20 @@ def _compare_partition(name: TopicPartition, replicas: Sequence[FoldedReplica], 
         standings,
         reference_of({number: standings[number] for number in numbers}) if numbers else None,
         [each.standing.replica for each in replicas if not each.standing.replica.is_read],
-        [] if compared is None else [key_of_codes(row, numbers) for row in compared.differences],
+        keys,
         counts,
     )
+
+
+def _may_have_gone_on(key: DifferingKey, standings: Mapping[int, Standing]) -> bool:
+    """Whether a broker that was running shows something only because it was folded sooner: a fold that reaches further
+    shows less, and what it was that took the rest, it may have taken, too, by now."""
+    for number, each in key.replicas.items():
+        if standings[number].replica.is_working and each.shown is not None:
+            further = (more for more in key.replicas if standings[more].end_offset > standings[number].end_offset)
+            if any(key.replicas[more].value != each.value for more in further):
+                return True
+    return False
 
 
 def _compared(
@@ -160,12 +198,16 @@ def _compared(
 
 
 def _view(standing: Standing, replica: FoldedReplica) -> View:
-    """Where the visible end falls into a run, nobody can cut that run any more: its keys are not judged."""
+    """Where the visible end, or the end, falls into a run, nobody can cut that run any more: its keys are not
+    judged."""
     view = view_of(standing)
-    inside = [
-        row.first_offset
-        for rows in replica.rows.values()
-        for row in rows
-        if row.first_offset < view.visible_end < row.end_offset
-    ]
-    return replace(view, committed_end=min([view.committed_end, *inside]))
+
+    def cut(end: int) -> list[int]:
+        rows = (row for some in replica.rows.values() for row in some)
+        return [row.first_offset for row in rows if row.first_offset < end < row.end_offset]
+
+    return replace(
+        view,
+        end_offset=min([view.end_offset, *cut(view.end_offset)]),
+        committed_end=min([view.committed_end, *cut(view.visible_end)]),
+    )

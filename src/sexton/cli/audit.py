@@ -113,6 +113,7 @@ def audit(
     from sexton.cli import show
     from sexton.spark import session
 
+    output.check_places(html, export, plan)
     if export is not None:
         from sexton.audit.export import KEYS_MAX
 
@@ -207,6 +208,7 @@ def compare(
     from sexton.audit import travelling
     from sexton.cli import audit_output as output
 
+    output.check_places(html, plan)
     with Console(stderr=True).status("comparing") as status:
         report = travelling.compare(folds, limit=confirm, progress=lambda name: status.update(f"comparing {name}"))
     if html is not None:

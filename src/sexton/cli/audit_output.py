@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from sexton.audit.judge import Case, PartitionReport, Verdict
 from sexton.audit.keys import OnReplica
 from sexton.audit.report import Report, as_dict, why_unread
 from sexton.cli import show
+from sexton.cli.broker import UsageError
 
 SHOWN_BYTES_MAX = 60
 """Of a key or value in a table; --json has all of them."""
@@ -150,6 +152,18 @@ def _sum(report: Report) -> str:
         f"{len(report.partitions):,} partitions: {', '.join(parts) or 'none'}; read "
         f"{show.bytes_text(report.size_bytes)} in {report.took_s:.1f} s ({show.bytes_text(int(speed))}/s)"
     )
+
+
+def check_places(*paths: Path | None) -> None:
+    """Before anything is read, for that may take an hour. Raises if a file cannot be written there."""
+    for path in paths:
+        if path is None:
+            continue
+        directory = path.absolute().parent
+        if not directory.is_dir():
+            raise UsageError("there is no such directory", str(directory), "Make it, or name another file")
+        if path.is_dir() or not os.access(path if path.exists() else directory, os.W_OK):
+            raise UsageError("it cannot be written", str(path), "Name another file")
 
 
 def write_page(report: Report, path: Path, limit: int, *, shows_values: bool) -> None:

@@ -22,7 +22,7 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from sexton.errors import CorruptLogError, EnvironmentFailure
+from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError
 from sexton.log.stopped.partition import list_segments
 from sexton.records.kernels.bounds import whole_batches_end
 from sexton.records.kernels.primitives import Bytes, read_i64
@@ -63,7 +63,8 @@ class FileStretch:
                 continue
             break
         else:
-            yield Piece(np.zeros(0, dtype=np.uint8), self.path, note=f"{self.path} was deleted meanwhile")
+            note, start = f"{self.path} was deleted meanwhile", _log_start(Path(self.path).parent)
+            yield Piece(np.zeros(0, dtype=np.uint8), self.path, note=note, log_start_offset=start)
             return
         try:
             for path, descriptor in descriptors:
@@ -73,6 +74,13 @@ class FileStretch:
         finally:
             for _, descriptor in descriptors:
                 os.close(descriptor)
+
+
+def _log_start(directory: Path) -> int:
+    try:
+        return min((segment.base_offset for segment in list_segments(directory)), default=-1)
+    except (SextonError, OSError):
+        return -1
 
 
 def unreadable(path: str, error: OSError) -> EnvironmentFailure:

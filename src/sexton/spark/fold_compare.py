@@ -61,7 +61,7 @@ class View:
 
     start_offset: int
     end_offset: int
-    """How far it was read."""
+    """How far it was read, or what will be left of that."""
     visible_end: int
     """Its last stable offset: its consumers see nothing from there on. May lie above its end."""
     markers: npt.NDArray[np.void]
@@ -103,11 +103,13 @@ class Compared:
 
 
 def fold_bucket(rows: Iterable[Rows], view: View) -> Folded:
-    """Runs that the visible end falls into are left out: they were indexed again, cut there."""
+    """Runs that the visible end falls into are left out: they were indexed again, cut there. So is what lies beyond the
+    end: it will be truncated."""
     visible: list[Contents] = []
     hidden: list[Contents] = []
     transactions = TransactionIndex(view.markers)
-    for row in sorted(rows, key=lambda row: (row.first_offset, row.kind)):
+    counted = (row for row in rows if row.end_offset <= view.end_offset)
+    for row in sorted(counted, key=lambda row: (row.first_offset, row.kind)):
         is_below = row.end_offset <= view.visible_end
         if row.kind == Kind.PENDING:
             pending = np.frombuffer(row.payload, dtype=PENDING)
@@ -215,7 +217,8 @@ def _compare_aligned(
     """NO_CODE shifted is still -1."""
     is_behind = newest >= _column([view.end_offset for view in views])
     is_pinned = newest >= _column([view.visible_end for view in views])
-    is_expired = ~has & (newest < _column([view.start_offset for view in views]))
+    is_expired = (newest >= 0) & (newest < _column([view.start_offset for view in views]))
+    """Even if it has an older record: that was read before the start moved."""
     is_uncommitted = (hidden["code"] >> FLAG_BITS >= _column([view.committed_end for view in views])).any(axis=0)
     counts = ~is_behind & ~is_pinned & ~is_expired & ~is_uncommitted
     shown = np.where(shows, codes & ~IN_TRANSACTION, NO_CODE)

@@ -56,7 +56,8 @@ IN_TRANSACTION = 1
 """A flag below an entry's offset, where compaction's entries have DEAD: the record belongs to a transaction."""
 
 GAP = np.dtype([("start", np.int64), ("end", np.int64), ("time_before_ms", np.int64), ("time_after_ms", np.int64)])
-"""Offsets [start, end) that no batch spans, and the timestamps of the batches around them (-1: none was seen)."""
+"""Offsets [start, end) that no batch spans, or of a batch that a cleaner has taken records from, for one that is left
+empty tells no more of a transaction than a gap; and the timestamps of the batches around them (-1: none was seen)."""
 
 PENDING = np.dtype([*CONTENT.descr, ("producer_id", np.int64)])
 """An entry of a transaction whose marker lies further on, or does not exist."""
@@ -134,6 +135,8 @@ class StretchFacts:
     size_bytes: int = 0
     max_timestamp_ms: int = -1
     aborted: tuple[tuple[int, int], ...] = ()
+    epochs: tuple[tuple[int, int], ...] = ()
+    """Leader epochs of its batches, and the offset after the last batch of each."""
     notes: tuple[str, ...] = ()
     high_watermark: int = -1
     last_stable_offset: int = -1
@@ -193,16 +196,19 @@ class _Indexing:
     _keyless_count: int = 0
     _size_bytes: int = 0
     _aborted: dict[tuple[int, int], None] = field(default_factory=dict)
+    _epochs: dict[int, int] = field(default_factory=dict)
     _notes: list[str] = field(default_factory=list)
-    _said: tuple[int, int, int] = (-1, -1, -1)
+    _said: tuple[int, int] = (-1, -1)
+    _log_start: int = -1
     _counts: Counts = field(default_factory=Counts)
 
     def take(self, piece: Piece) -> Iterator[Row]:
         self._aborted.update(dict.fromkeys(piece.aborted))
         if piece.note:
             self._notes.append(piece.note)
+        self._log_start = max(self._log_start, piece.log_start_offset)
         if piece.high_watermark >= 0:
-            self._said = (piece.high_watermark, piece.last_stable_offset, piece.log_start_offset)
+            self._said = piece.high_watermark, piece.last_stable_offset
         if len(piece.data) == 0:
             return
         try:
@@ -254,11 +260,13 @@ class _Indexing:
     def _note_headers(self, table: Table) -> None:
         bases, lasts = table["base_offset"], table["last_offset"]
         before = np.concatenate([[self._end if self._first >= 0 else bases[0]], lasts[:-1] + 1])
-        holes = np.flatnonzero(bases > before)
+        times = np.concatenate([[self._last_time_ms], table["max_timestamp"][:-1]])
+        is_thin = table["record_count"] < lasts - bases + 1
+        ends = np.where(is_thin, lasts + 1, bases)
+        holes = np.flatnonzero(ends > before)
         if len(holes):
             gaps = np.zeros(len(holes), dtype=GAP)
-            times = np.concatenate([[self._last_time_ms], table["max_timestamp"][:-1]])
-            gaps["start"], gaps["end"] = before[holes], bases[holes]
+            gaps["start"], gaps["end"] = before[holes], ends[holes]
             gaps["time_before_ms"], gaps["time_after_ms"] = times[holes], table["max_timestamp"][holes]
             self._gaps = [_largest([*self._gaps, gaps], GAPS_MAX)]
             self._gaps_count += len(gaps)
@@ -271,6 +279,8 @@ class _Indexing:
         self._max_time_ms = max(self._max_time_ms, int(table["max_timestamp"].max()))
         is_data = (table["attributes"] & CONTROL) == 0
         self._record_count += int(table["record_count"][is_data].sum(dtype=np.int64))
+        for last in np.flatnonzero(np.diff(table["leader_epoch"], append=-2)).tolist():
+            self._epochs[int(table["leader_epoch"][last])] = int(lasts[last]) + 1
         self._events.append(events_of(table))
 
     def _hash(self, piece: Piece, wanted: Table, flags: int, counted: Counted | None) -> list[Contents]:
@@ -342,7 +352,7 @@ class _Indexing:
                 yield self.scope.first_group + bucket, Rows(self.stretch.replica, first, end, kind, payload)
 
     def facts(self) -> StretchFacts:
-        high_watermark, stable, start = self._said
+        high_watermark, stable = self._said
         return StretchFacts(
             stretch=self.number,
             replica=self.stretch.replica,
@@ -357,10 +367,11 @@ class _Indexing:
             size_bytes=self._size_bytes,
             max_timestamp_ms=self._max_time_ms,
             aborted=tuple(self._aborted),
+            epochs=tuple(self._epochs.items()),
             notes=tuple(self._notes),
             high_watermark=high_watermark,
             last_stable_offset=stable,
-            log_start_offset=start,
+            log_start_offset=self._log_start,
             counts=None if self.scope.counts_below is None else self._counts,
             # A broker has said that it has nothing more of these offsets; of a file nobody knows where it should end.
             read_to=max(self._end, self.stretch.from_offset if high_watermark < 0 else self.stretch.to_offset),

@@ -32,8 +32,9 @@ class Piece:
     """What a person should know: a batch that was cut off, a segment that had vanished."""
     high_watermark: int = -1
     last_stable_offset: int = -1
-    log_start_offset: int = -1
     """Of a Fetch answer; -1 where there is none. The last one of a stretch counts."""
+    log_start_offset: int = -1
+    """Where the log began when this was read; -1 where nobody says. The highest of a stretch counts."""
 
 
 class Stretch(Protocol):

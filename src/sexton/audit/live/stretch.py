@@ -95,7 +95,7 @@ class LiveStretch:
                 pace = paces.setdefault(broker, self.limit.of(broker, time.monotonic()))
                 pause_ms += round(1000 * pace.pause_s(len(answer.data), time.monotonic()))
             elif note:
-                yield self._piece(NOTHING, Taken(0, 0), note)
+                yield self._piece(Answer(b"", -1, -1, reading.offset), Taken(0, 0), note)
             if pause_ms:
                 await asyncio.sleep(pause_ms / 1000)
 
@@ -140,9 +140,6 @@ class LiveStretch:
             last_stable_offset=answer.last_stable_offset,
             log_start_offset=answer.log_start_offset,
         )
-
-
-NOTHING: Final = Answer(b"", -1, -1, -1)
 
 
 def _now_ms() -> int:
