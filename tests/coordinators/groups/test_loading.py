@@ -9,6 +9,7 @@ import pytest
 
 from sexton.coordinators import partition
 from sexton.coordinators.groups import records as r
+from sexton.coordinators.groups.consumer_protocol import ConsumerProtocol
 from sexton.coordinators.groups.messages import CommittedOffset, ConsumerHeartbeatRequest
 from sexton.coordinators.groups.service import GroupService
 from sexton.ports.metastore import MetastoreUnavailableError
@@ -193,6 +194,40 @@ def test_offsets_of_a_deleted_topic_are_taken_back() -> None:
         assert kept(log)[1] == (r.OffsetKey(GROUP, "t", 0), None)
         await service.commit_offsets(commit(2))
         assert await offset_of(service) == 2
+
+    run(test())
+
+
+def test_topics_that_changed_are_looked_at_once_while_nothing_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each member may have its own regular expression, and there may be many topics: a heartbeat must stay cheap."""
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        await (service := cluster.service()).load(PARTITION, log)
+        alive = ConsumerHeartbeatRequest(
+            GROUP, "m", 0, CLIENT, rebalance_timeout_ms=1_000, regex="t.*", owned={}, requires_member_id=False
+        )
+        joined = await service.consumer_heartbeat(alive)
+        assert joined.assignment is not None
+        bare = ConsumerHeartbeatRequest(GROUP, "m", joined.member_epoch, CLIENT)
+        await service.consumer_heartbeat(replace(bare, owned=joined.assignment))
+        log.has_too_few_in_sync = True
+        looks = 0
+        matching = ConsumerProtocol._matching
+
+        def counted(self: ConsumerProtocol, regex: str) -> tuple[str, ...]:
+            nonlocal looks
+            looks += 1
+            return matching(self, regex)
+
+        monkeypatch.setattr(ConsumerProtocol, "_matching", counted)
+        cluster.seen.set("t2", 1)
+        for _ in range(3):
+            assert (await service.consumer_heartbeat(bare)).member_epoch == joined.member_epoch
+        assert looks == 1
+        log.has_too_few_in_sync = False
+        assert (await service.consumer_heartbeat(bare)).member_epoch == joined.member_epoch + 1
 
     run(test())
 

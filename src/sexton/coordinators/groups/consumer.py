@@ -90,6 +90,9 @@ class ConsumerGroup:
     """Topics that each regular expression matched."""
     seen_revision: int = NO_REVISION
     """Revision of the topics when they were last examined. Not recorded: after a failover they are examined again."""
+    news_revision: int = field(default=NO_REVISION, compare=False)
+    """Revision of the topics at which they were found to have changed while nothing could be recorded: until it can be,
+    not each heartbeat matches all topics against all regular expressions."""
     named: dict[str, frozenset[PartitionId]] = field(default_factory=dict, compare=False)
     """Of the partitions that each member held, those that it named when it last named any: it has received them. Not
     recorded: after a failover members count as not having received what they do not name."""

@@ -147,11 +147,20 @@ class ConsumerProtocol:
             group.epoch == group.assignment_epoch
             and member.is_reconciled_to(group.assignment_epoch)
             and _as_asked(member, request) == member
-            and (group.seen_revision == self._core.topics.revision or self._knows_topics(group))
+            and self._knows_topics(group)
         )
 
     def _knows_topics(self, group: ConsumerGroup) -> bool:
         """Whether the topics are as they were when the group epoch was last raised."""
+        revision = self._core.topics.revision
+        if revision in (group.seen_revision, group.news_revision):
+            return revision == group.seen_revision
+        if self._are_as_before(group):
+            return True
+        group.news_revision = revision
+        return False
+
+    def _are_as_before(self, group: ConsumerGroup) -> bool:
         for regex in {member.regex for member in group.members.values() if member.regex}:
             known = group.regexes.get(regex)
             if known is None or known.topics != self._matching(regex):
