@@ -109,6 +109,16 @@ def test_a_log_and_what_compaction_makes_of_it_are_the_same(
     assert result.equal_count == len(fold_by_key(log.batches))
 
 
+def test_the_newest_of_two_transactions_counts_whoever_wrote_it(tmp_path: Path) -> None:
+    """Both are open at the end of their segment, where entries come by producer: the newer record came first."""
+    older, newer = logs.in_transaction((b"k", b"old"), at=0, pid=9), logs.in_transaction((b"k", b"new"), at=1, pid=8)
+    ends = [logs.commit(2, pid=8), logs.commit(3, pid=9)]
+    log = logs.Log([0, 2], [[older, newer], ends])
+    compacted = logs.Log([0, 2], [[newer], ends], 2)
+    result = run(write(tmp_path / "a", log), write(tmp_path / "b", compacted))
+    assert (result.differing_count, result.equal_count) == (0, 1), result.differences
+
+
 def test_chunks_cut_anywhere_give_the_same_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = logs.random_log(random.Random(9), 80)
     lagging = logs.Log(log.bases[:1], [log.batches[: len(log.batches) // 2]])

@@ -402,10 +402,11 @@ def _by_bucket(entries: npt.NDArray[np.void], bucket_count: int) -> Iterator[tup
 
 
 def newest_of(parts: Sequence[Contents]) -> Contents:
-    """Returns each key's newest entry, in offset order."""
+    """Returns each key's newest entry, in offset order. Those of a part need not be: a run's open transactions come by
+    producer."""
     entries = np.concatenate([np.zeros(0, dtype=CONTENT), *parts])
     codes = entries["code"]
-    if len(parts) > 1 and np.any(codes[1:] < codes[:-1]):
+    if np.any(codes[1:] < codes[:-1]):
         entries = entries[np.argsort(codes, kind="stable")]
     slots = np.empty(newest.slots_needed(len(entries)), dtype=np.int32)
     alive = np.zeros(len(entries), dtype=np.bool_)
