@@ -20,6 +20,7 @@ AWAITED_BY_THEIR_MAKERS = {
     ("broker/broker.py", "catch_up"): "whoever catches up awaits it, also when cancelled",
     ("broker/broker.py", "_join"): "the lease while logs are read: asked at each step, and awaited at the end",
     ("broker/network/connection.py", "_wait_for"): "a request: the connection is told its outcome",
+    ("cloud/uploads.py", "_put_hedged"): "awaits the two attempts, whichever it uses",
     ("coordinators/partition.py", "_unless_cancelled"): "the append that the partition waits for",
     ("log/group_flush.py", "wait"): "hands its outcome, bugs too, to all who wait for the flush",
     ("log/log.py", "swap"): "whoever swaps awaits it, also when cancelled",
@@ -28,7 +29,7 @@ AWAITED_BY_THEIR_MAKERS = {
 
 
 NOT_IN_A_BROKER = frozenset(
-    {"audit", "checker", "cli", "compactor", "harness", "history", "reproduce", "simulate", "spark", "verify"}
+    {"audit", "checker", "cli", "compactor", "harness", "history", "reproduce", "simulate", "spark", "topics", "verify"}
 )
 """Packages that no broker imports, or that run one."""
 

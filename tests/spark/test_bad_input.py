@@ -330,7 +330,7 @@ STEPS: dict[str, tuple[object, str]] = {
     "index": (index_pass, "_index_slice"),
     "new part": (storage, "part_path"),
     "rewrite": (rewrite_pass, "_rewrite_slice"),
-    "gather": (pipeline, "_rewritten"),
+    "gather": (pipeline, "rewritten"),
     "transaction indexes": (transaction_index, "of_outputs"),
     "assemble": (rewrite_pass, "assemble"),
 }

@@ -93,7 +93,14 @@ class Memory:
         batches = self.batches[partition]
         end = batches[-1].next_offset if batches else 0
         start = batches[0].base_offset if batches else 0
-        return PartitionLog(TOPIC, partition, start, logs.last_stable_offset(batches, end), end, size_bytes)
+        return PartitionLog(
+            topic=TOPIC,
+            partition=partition,
+            log_start_offset=start,
+            last_stable_offset=logs.last_stable_offset(batches, end),
+            high_watermark=end,
+            size_bytes=size_bytes,
+        )
 
 
 def visible(batches: Sequence[Batch]) -> list[Record]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from sexton.audit.live import asking
@@ -39,7 +39,7 @@ DELETE_RETENTION_MS: Final = 86_400_000
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLog:
     """How a partition's leader stands at one moment."""
 
@@ -199,13 +199,20 @@ async def _stand(client: Client, name: str, partitions: Sequence[int]) -> tuple[
     starts = await list_offsets(client, dict.fromkeys(places, EARLIEST))
     stable = await list_offsets(client, dict.fromkeys(places, LATEST), isolation=READ_COMMITTED)
     ends = await list_offsets(client, dict.fromkeys(places, LATEST), isolation=READ_UNCOMMITTED)
-    return tuple(PartitionLog(*place, starts[place], stable[place], ends[place]) for place in places)
+    return tuple(
+        PartitionLog(
+            topic=place[0],
+            partition=place[1],
+            log_start_offset=starts[place],
+            last_stable_offset=stable[place],
+            high_watermark=ends[place],
+        )
+        for place in places
+    )
 
 
 def _with_size(log: PartitionLog, size_bytes: int | None) -> PartitionLog:
-    return PartitionLog(
-        log.topic, log.partition, log.log_start_offset, log.last_stable_offset, log.high_watermark, size_bytes
-    )
+    return replace(log, size_bytes=size_bytes)
 
 
 async def _sizes_bytes(client: Client, info: TopicInfo, partitions: Sequence[int]) -> dict[TopicPartition, int]:
