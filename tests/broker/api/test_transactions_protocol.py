@@ -437,7 +437,7 @@ def test_a_new_client_whose_transaction_timed_out_aborts_and_goes_on(client: Tra
 
 
 def test_an_old_client_whose_transaction_timed_out_starts_over(client: TransactionalClient, topic: str) -> None:
-    producer = client.start(timeout_ms=50)
+    producer = client.start(timeout_ms=1_000)
     client.add(producer, topic)
     client.add_offsets(producer, "late-group")
     write(client, topic, producer, 0, "late")
