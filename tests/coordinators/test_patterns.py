@@ -112,3 +112,16 @@ def test_an_expression_that_stops_a_backtracking_matcher_is_answered() -> None:
     for text in ("(a+)+b", "(a|aa)+b", "(a*)*b", "(.*)(.*)(.*)(.*)(.*)(.*)(.*)(.*)(.*)b"):
         assert not compile_pattern(text, "field")("a" * 60)
         assert compile_pattern(text, "field")("a" * 60 + "b")
+
+
+@pytest.mark.parametrize("text", [r"(?i)\pL{300}", r"(\pL{30}){30}", r"[^\pL]{500}", r"(\p{Lu}|\p{Greek}){200}"])
+def test_an_expression_that_takes_long_to_compile_is_refused(text: str) -> None:
+    """The first of them held a broker for a tenth of a second."""
+    with refused(ErrorCode.invalid_regular_expression):
+        compile_pattern(text, "field")
+
+
+def test_expressions_of_many_alternatives_are_taken() -> None:
+    matches = compile_pattern("|".join(f"topic-{number}-[a-z]+" for number in range(200)), "field")
+    assert matches("topic-199-abc")
+    assert not matches("topic-200-abc")

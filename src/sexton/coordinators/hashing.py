@@ -3,35 +3,29 @@ agree on it."""
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Sequence
+from operator import mul
+from struct import unpack_from
+from typing import Final
 
-LONG_BYTES = 512
-"""From this length on NumPy is faster. A client may send many names of megabytes, and hashing them must not block the
-event loop. NumPy is imported when the first long name comes: brokers start without it."""
+UNITS_AT_ONCE: Final = 256
+"""Multiplied and summed without a step of Python for each: names may be as long as a string can be (`bounds`)."""
+
+_POWERS: Final[Sequence[int]] = [pow(31, UNITS_AT_ONCE - 1 - place, 2**32) for place in range(UNITS_AT_ONCE)]
+_POWER: Final = pow(31, UNITS_AT_ONCE, 2**32)
 
 
 def java_hash(text: str) -> int:
     """Java's String.hashCode: over UTF-16 units, with the overflow of a 32-bit int."""
     data = text.encode("utf-16-be", "surrogatepass")
-    value = _hash(data) if len(data) < LONG_BYTES else _hash_long(data)
-    return value - 2**32 if value >= 2**31 else value
-
-
-def _hash(data: bytes) -> int:
-    value = 0
-    for (unit,) in struct.iter_unpack(">H", data):
+    count = len(data) // 2
+    value, at = 0, count % UNITS_AT_ONCE
+    for unit in unpack_from(f">{at}H", data):
         value = (31 * value + unit) & 0xFFFFFFFF
-    return value
-
-
-def _hash_long(data: bytes) -> int:
-    import numpy as np
-
-    units = np.frombuffer(data, ">u2").astype(np.uint32)
-    weights = np.full(len(units), 31, np.uint32)
-    weights[-1] = 1
-    weights = np.cumprod(weights[::-1], dtype=np.uint32)[::-1]
-    return int(np.sum(units * weights, dtype=np.uint32))
+    for start in range(at, count, UNITS_AT_ONCE):
+        units = unpack_from(f">{UNITS_AT_ONCE}H", data, 2 * start)
+        value = (value * _POWER + sum(map(mul, units, _POWERS))) & 0xFFFFFFFF
+    return value - 2**32 if value >= 2**31 else value
 
 
 def partition_for(group: str, partitions_count: int) -> int:

@@ -59,6 +59,14 @@ async def test_the_coordinator_is_the_leader_of_the_groups_partition(version: in
     assert broker.view.topic(OFFSETS_TOPIC) == made
 
 
+@pytest.mark.parametrize(("key_type", "code"), [(0, ErrorCode.invalid_group_id), (1, ErrorCode.invalid_request)])
+async def test_nobody_coordinates_what_cannot_be_recorded(key_type: int, code: ErrorCode) -> None:
+    """Nor is a name of megabytes hashed, which would hold up everybody."""
+    broker = await groups_broker()
+    answer = await broker.ask(find_coordinator, 6, key_type=key_type, coordinator_keys=["g" * 40_000])
+    assert (answer.coordinators[0].error_code, answer.coordinators[0].node_id) == (code, -1)
+
+
 async def test_without_a_leader_there_is_no_coordinator_for_now() -> None:
     broker = await groups_broker()
     await broker.change(topic=OFFSETS_TOPIC, **OTHER_LEADS)

@@ -21,7 +21,7 @@ def test_the_number_without_a_positive_counterpart_is_zero() -> None:
     assert partition_for("hello", 50) == 99162322 % 50
 
 
-@pytest.mark.parametrize("length", [255, 256, 257, 5_000])
+@pytest.mark.parametrize("length", [255, 256, 257, 511, 512, 513, 5_000])
 def test_long_names_are_hashed_like_short_ones(length: int) -> None:
     text = "".join(chr(33 + number * 7919 % 50_000) if number % 9 else "\U0001f600" for number in range(length))
     value = 0

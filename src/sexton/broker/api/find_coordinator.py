@@ -14,6 +14,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import is_serving
+from sexton.coordinators.bounds import STRING_BYTES_MAX, is_too_long
 from sexton.coordinators.hashing import partition_for
 from sexton.metadata.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.ports.metastore import BrokerRow
@@ -53,6 +54,9 @@ async def _find(broker: Broker, key: str, key_type: int) -> Body:
         topic = TOPICS.get(key_type)
         if topic is None:
             raise KafkaError(ErrorCode.invalid_request, f"There are no coordinators of type {key_type}")
+        if is_too_long(key):
+            code = ErrorCode.invalid_group_id if key_type == GROUP else ErrorCode.invalid_request
+            raise KafkaError(code, f"It has more than {STRING_BYTES_MAX} bytes.")
         row = await _coordinator(broker, topic, key)
     except KafkaError as error:
         return {
