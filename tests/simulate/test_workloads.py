@@ -89,10 +89,14 @@ def forgets(
 ) -> bool:
     """Whether the leader of epoch 2 may have forgotten a batch of that lane."""
     history = history or History(leader_epochs={lane.place: 2}, start_bounds={lane.place: deleted_below})
+    return writer_to(lane, history).is_forgotten(lane, batch_of(lane, sequence, sent_in_epoch, started_ns=started_ns))
+
+
+def writer_to(lane: Lane, history: History) -> Writer:
     plan = WriterPlan("w", (lane.place,), ACKS_ALL, True, 100, 1, 5, 5)
     rng, nobody = random.Random(1), cast(Any, None)
     values = Values("w", rng, 5, ["compacted"])
-    writer = Writer(
+    return Writer(
         plan=plan,
         client=nobody,
         history=history,
@@ -102,7 +106,6 @@ def forgets(
         values=values,
         is_over=lambda: False,
     )
-    return writer.is_forgotten(lane, batch_of(lane, sequence, sent_in_epoch, started_ns=started_ns))
 
 
 def batch_of(
@@ -152,6 +155,18 @@ def test_a_later_batch_that_was_taken_at_an_unknown_offset_does_not_show_that_an
     lane = Lane(("plain", 0), newest_known=5)
     lane.overtaking = [batch_of(lane, 5, 1)]
     assert not forgets(lane, 3, 1, deleted_below=87)
+
+
+@pytest.mark.parametrize(
+    ("newest_end_offset", "deleted_below", "may_be_unknown"),
+    [(80, 80, True), (80, 81, True), (80, 79, False), (-1, 87, False)],
+)
+def test_a_leader_may_not_know_a_producer_whose_newest_batch_is_deleted(
+    newest_end_offset: int, deleted_below: int, may_be_unknown: bool
+) -> None:
+    lane = Lane(("plain", 0), newest_known=5, newest_end_offset=newest_end_offset)
+    history = History(start_bounds={lane.place: deleted_below})
+    assert writer_to(lane, history).may_be_unknown(lane) == may_be_unknown
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,8 @@ class Lane:
     producer: tuple[int, int] = (NO_PRODUCER_ID, -1)
     newest_known: int = -1
     """The highest sequence that was acknowledged."""
+    newest_end_offset: int = -1
+    """The offset after that batch, if it is known."""
     overtaking: list[SentBatch] = field(default_factory=list)
     """Those that were acknowledged while an older one was pending, which still is."""
     losses_count: int = 0
@@ -190,11 +192,11 @@ class Writer:
         lane.sequence += len(records)
         lane.pending.append(SentBatch(self._history.begin(write), sequence, data))
 
-    async def _begin_anew(self, lane: Lane) -> None:
-        """As a producer must whose partition has lost what it wrote: nobody knows what its sequence numbers mean."""
+    async def _begin_anew(self, lane: Lane, why: str) -> None:
+        """As a producer must whose sequence numbers mean nothing to the leader any more."""
         lane.losses_count = self._history.losses_count(lane.place)
-        self._give_up(lane, "the partition has lost something")
-        lane.sequence, lane.newest_known = 0, -1
+        self._give_up(lane, why)
+        lane.sequence, lane.newest_known, lane.newest_end_offset = 0, -1, -1
         lane.overtaking.clear()
         await self._take_producer_id(lane)
 
@@ -221,7 +223,7 @@ class Writer:
                 self._give_up(lane, "the topic was deleted")
                 return
             if lane.losses_count != self._history.losses_count(lane.place):
-                await self._begin_anew(lane)
+                await self._begin_anew(lane, "the partition has lost something")
                 return
             peer = await self._leader(lane.place)
             if peer is None:
@@ -235,8 +237,9 @@ class Writer:
             for index, (each, code) in enumerate(zip(window, results, strict=True)):
                 if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
                     lane.pending.remove(each)
-                    lane.newest_known = max(lane.newest_known, each.sequence)
                     lane.overtaking.append(each)
+                    if each.sequence > lane.newest_known:
+                        lane.newest_known, lane.newest_end_offset = each.sequence, _end_offset(each.write)
                 elif code is ErrorCode.out_of_order_sequence_number and self.is_forgotten(lane, each):
                     self._end(each, Outcome.OK, "before one that was acknowledged")
                     lane.pending.remove(each)
@@ -244,6 +247,12 @@ class Writer:
                     lane.last_error = code
             if not lane.pending:
                 lane.overtaking.clear()
+            elif (
+                results[0] is ErrorCode.out_of_order_sequence_number
+                and lane.pending[0] is window[0]
+                and self.may_be_unknown(lane)
+            ):
+                await self._begin_anew(lane, "its leader may not know the producer")
             else:
                 self._client.forget()
                 await asyncio.sleep(BACKOFF_S * (0.5 + self._rng.random()))
@@ -266,6 +275,13 @@ class Writer:
             each.sequence < later.sequence and 0 <= later.write.base_offset <= deleted_below
             for later in lane.overtaking
         )
+
+    def may_be_unknown(self, lane: Lane) -> bool:
+        """Whether a leader may know nothing of what was acknowledged: it was deleted, and a replica that begins where
+        the log begins has never seen it. Such a leader takes any sequence number for the first, so that a batch older
+        than what was acknowledged, repeated, is appended once more, and the next one that is new is out of order for
+        ever. (Java's client raises its epoch.)"""
+        return 0 <= lane.newest_end_offset <= self._history.start_bounds.get(lane.place, 0)
 
     def _bytes_since(self, write: Write) -> int:
         """How much may have been appended to its partition from then on, by anybody: as if nothing were compressed."""
@@ -388,6 +404,10 @@ class Writer:
         for each in lane.pending:
             self._end(each, Outcome.UNKNOWN, why)
         lane.pending.clear()
+
+
+def _end_offset(write: Write) -> int:
+    return write.base_offset + len(write.values) if write.base_offset >= 0 else -1
 
 
 def _topic_data(place: TopicPartition, data: bytes) -> list[dict[str, Any]]:
