@@ -137,7 +137,7 @@ bench-live: ## Compaction while a cluster is used, beside Apache Kafka: what cli
 soak: ## kill -9 of `sexton compact` at random moments, 100 times; 4,000 random logs; what takes too long with real Kafka
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/kafka/test_crash.py --crashes 100
-	@$(BIN)/python -m pytest tests/kafka tests/audit/live -m soak
+	@$(BIN)/python -m pytest tests/kafka tests/audit tests/topics -m soak
 	@SEXTON_SEEDS=4000 $(BIN)/python -m pytest tests/spark/test_compact_matches_reference.py
 
 .PHONY: chaos

@@ -117,6 +117,7 @@ def accused(report: PartitionReport) -> set[int]:
 
 
 @pytest.mark.kafka
+@pytest.mark.soak  # tests/audit/live has the same corruptions, read through brokers
 @pytest.mark.timeout(TIMEOUT_S)
 async def test_every_corruption_is_foretold_and_then_found_while_the_broker_still_follows(tmp_path: Path) -> None:
     await reproduced(tmp_path)

@@ -21,7 +21,7 @@ from sexton.topics.finding import TopicClient
 from tests.topics.test_live import make_topic
 from tests.topics.test_repartition import copy_of, latest, read
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.soak]
 
 CLEANED = {
     "cleanup.policy": "compact",
