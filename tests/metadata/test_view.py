@@ -251,6 +251,7 @@ def test_a_snapshot_from_the_past_means_that_the_metastore_was_restored_and_is_r
     view.apply(Changes(30, False, brokers=[broker(2, epoch=900)], partitions=[partition(index=0, partition_epoch=40)]))
     view.apply_rows([partition(topic=OTHER)], topics=[OTHER])
     delta = view.apply(snapshot(15))
+    assert delta.starts_over
     assert delta.deleted == (OTHER,)
     assert view.revision == 15
     assert view.broker(2) == broker(2)

@@ -200,6 +200,12 @@ class Broker:
     async def _apply(self, changes: Changes, asked_ms: int) -> None:
         delta = self.view.apply(changes)
         self.groups.topics_deleted([topic.name for topic in delta.deleted])
+        if delta.starts_over:
+            logger.error(
+                "the metastore is an older one than before (revision %d): logs that it does not know are set aside",
+                self.view.revision,
+            )
+            await self.replicas.remove_unplaced(sets_aside=True)
         await self.replicas.apply(delta.partitions, delta.deleted_topics)
         self._reconfigure(delta.configs)
         if self.replicas.cloud is not None:
@@ -315,7 +321,8 @@ class Broker:
         async with self._catching_up:
             delta = self.view.apply(await self.metastore.read_changes(0))
             self.groups.topics_deleted([topic.name for topic in delta.deleted])
-            await self.replicas.remove_unplaced()  # replicas that were removed while this process was fenced
+            # replicas that were removed while this process was fenced
+            await self.replicas.remove_unplaced(sets_aside=delta.starts_over)
             self._reconfigure(delta.configs)
             await reconcile(self, former, folder)
             await self._mark_epoch(folder)

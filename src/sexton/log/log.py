@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from sexton.compaction import retention
@@ -610,16 +611,29 @@ class Log:
         """Renames the directory first, in one step, so that a crash leaves either a complete log or one that is to be
         deleted. The next log of this name may be created as soon as this returns, while others still wait for this
         log's locks."""
+        parent = self.directory.rpartition("/")[0]
+        unique_id = uuid.uuid5(self.topic_id, str(self.partition)).hex
+        doomed = f"{parent}/{names.name_in_state(self.topic, self.partition, names.DirState.DELETE, unique_id)}"
         async with self.locks.both():
-            self.health.is_deleted = True
-            for segment in self.segments.all:
-                segment.close_file()
-                segment.is_gone = True
-            parent = self.directory.rpartition("/")[0]
-            unique_id = uuid.uuid5(self.topic_id, str(self.partition)).hex
-            doomed = f"{parent}/{names.name_of_deleted(self.topic, self.partition, unique_id)}"
             with self.health.writing():
                 self.disk.remove_tree(doomed)
-                self.disk.rename(self.directory, doomed)
-                await self.disk.flush_directory(parent)
+            await self._give_up_name(doomed)
+            with self.health.writing():
                 self.disk.remove_tree(doomed)
+
+    async def set_aside(self, path: str) -> None:
+        """Leaves the directory under another name, as one that was closed, or as it is if it cannot be closed. The next
+        log of this name may be created as soon as this returns."""
+        with suppress(OSError, KafkaError):
+            await self.close()
+        async with self.locks.both():
+            await self._give_up_name(path)
+
+    async def _give_up_name(self, path: str) -> None:
+        self.health.is_deleted = True
+        for segment in self.segments.all:
+            segment.close_file()
+            segment.is_gone = True
+        with self.health.writing():
+            self.disk.rename(self.directory, path)
+            await self.disk.flush_directory(self.directory.rpartition("/")[0])

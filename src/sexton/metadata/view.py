@@ -48,6 +48,8 @@ class ViewDelta:
     configs: tuple[tuple[ConfigScope, str], ...] = ()
     controller: ControllerRow | None = None
     deleted: tuple[TopicRow, ...] = ()
+    starts_over: bool = False
+    """The metastore is an older one than before. `deleted` are then the topics that it does not know."""
 
     @property
     def deleted_topics(self) -> tuple[uuid.UUID, ...]:
@@ -208,7 +210,7 @@ class ClusterView:
         gone = [topic for topic_id, topic in before.items() if all(t.topic_id != topic_id for t in snapshot.topics)]
         delta = self._take(snapshot, gone)
         cleared = tuple(key for key in settings if key not in self._settings)
-        return replace(delta, configs=delta.configs + cleared) if cleared else delta
+        return replace(delta, starts_over=True, configs=delta.configs + cleared)
 
     def _forget_everything(self) -> None:
         self.controller = None

@@ -152,10 +152,10 @@ def parse_partition_dir(name: str) -> PartitionDir:
     return PartitionDir(topic, int(partition), state, unique_id)
 
 
-def name_of_deleted(topic: str, partition: int, unique_id: str) -> str:
-    """Kafka's name for a deleted partition's directory, with the topic truncated if the name would be too long."""
+def name_in_state(topic: str, partition: int, state: DirState, unique_id: str) -> str:
+    """Kafka's name for a partition's directory in a state, with the topic truncated if the name would be too long."""
     for length in range(len(topic), 0, -1):
-        name = PartitionDir(topic[:length], partition, DirState.DELETE, unique_id).name
+        name = PartitionDir(topic[:length], partition, state, unique_id).name
         if len(name) <= DIR_NAME_LENGTH_MAX:
             return name
     raise ValueError(f"no name is short enough for {topic!r}")

@@ -26,7 +26,6 @@ from sexton.ports.disk import Disk
 from sexton.ports.metastore import PartitionRow
 from sexton.records import checkpoints, names
 from sexton.records.checkpoints import EpochEntry
-from sexton.records.names import name_of_deleted
 from sexton.replication.messages import NO_INCARNATION
 from sexton.settings.topic import TopicConfig
 from sexton.types import LeaderEpoch, TopicPartition
@@ -199,7 +198,8 @@ class LogFolder:
         if not self._disk.exists(path):
             return
         logger.warning("%s holds the log of another incarnation (%s): starting from an empty log", path, on_disk)
-        doomed = f"{self._path}/{name_of_deleted(topic, partition, (on_disk or uuid.UUID(int=0)).hex)}"
+        unique_id = (on_disk or uuid.UUID(int=0)).hex
+        doomed = f"{self._path}/{names.name_in_state(topic, partition, names.DirState.DELETE, unique_id)}"
         self._disk.remove_tree(doomed)
         self._disk.rename(path, doomed)
         await self._disk.flush_directory(self._path)
@@ -247,11 +247,19 @@ class LogFolder:
                 logger.info("%s was moved to the store: its log is deleted", path)
                 self._disk.remove_tree(path)
             elif found.state is names.DirState.LIVE and not is_placed_here(found.topic, found.partition):
-                incarnation = self.incarnation_on_disk(found.topic, found.partition) or uuid.UUID(int=0)
-                aside = names.PartitionDir(found.topic, found.partition, names.DirState.STRAY, incarnation.hex)
-                logger.warning("%s is not placed on this broker: set aside as %s", path, aside.name)
-                self._disk.remove_tree(f"{self._path}/{aside.name}")
-                self._disk.rename(path, f"{self._path}/{aside.name}")
+                self._disk.rename(path, self.path_aside(found.topic, found.partition))
+
+    def path_aside(self, topic: str, partition: int) -> str:
+        """Where to a log goes that is not placed on this broker. What was set aside before stays: of two logs of one
+        incarnation, one may have gone on where the other ends."""
+        taken = set(self._disk.list(self._path))
+        unique_id = self.incarnation_on_disk(topic, partition) or uuid.UUID(int=0)
+        while (name := names.name_in_state(topic, partition, names.DirState.STRAY, unique_id.hex)) in taken:
+            unique_id = uuid.uuid5(unique_id, topic)
+        logger.warning(
+            "%s is not placed on this broker: set aside as %s", self.directory(topic, partition), f"{self._path}/{name}"
+        )
+        return f"{self._path}/{name}"
 
 
 def _is_as_made(row: PartitionRow) -> bool:

@@ -176,14 +176,16 @@ class Replicas:
         topics = ((self._view.topic_by_id(row.topic_id), row) for row in here)
         self.cloud.apply((topic.name, row) for topic, row in topics if topic is not None)
 
-    async def remove_unplaced(self) -> None:
+    async def remove_unplaced(self, *, sets_aside: bool = False) -> None:
         """Removes replicas that are no longer placed here: the topic was deleted or the replica moved while no change
-        was received."""
+        was received. Or the metastore is an older one, which does not know of them: then their logs are set aside, as
+        they are where a broker finds them when it starts, for it may be the metastore that is wrong."""
         own_id = self._host.identity[0]
         in_cloud = [] if self.cloud is None else self.cloud.keys()
         rows = {key: self._view.partition_by_id(*key) for key in (*self._by_key, *self._unopened, *in_cloud)}
         gone = [key for key, row in rows.items() if row is None or own_id not in row.replicas]
-        await self._remove([*gone, *(key for key, row in rows.items() if row is not None and row.is_cloud)])
+        await self._remove(gone, sets_aside=sets_aside)
+        await self._remove([key for key, row in rows.items() if row is not None and row.is_cloud])
         if self.cloud is not None:
             self.cloud.remove(gone)
 
@@ -312,7 +314,7 @@ class Replicas:
             and replica.was_led_in(replica.row.leader_epoch)
         ] + ([] if self.cloud is None else self.cloud.stranded())
 
-    async def _remove(self, keys: Sequence[PartitionId]) -> None:
+    async def _remove(self, keys: Sequence[PartitionId], *, sets_aside: bool = False) -> None:
         removed = []
         for key in keys:
             replica = self._by_key.pop(key, None)
@@ -328,7 +330,10 @@ class Replicas:
                     replica.stop()
                     await self._host.role_changed(replica)
                     await replica.coordination.kept.close()
-                    await replica.log.delete()
+                    if sets_aside:
+                        await replica.log.set_aside(self.folder.path_aside(replica.topic, replica.partition))
+                    else:
+                        await replica.log.delete()
                 except (OSError, KafkaError) as error:
                     logger.error("cannot remove %s: %s", replica.log.directory, error)
                 except Exception as bug:

@@ -6,6 +6,7 @@ same history every time. The simulator adds delays and outages around it.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -36,6 +37,19 @@ class InProcessMetastore(SqlMetastore):
 
     async def run(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self.call(operation, *args, **kwargs)
+
+    def backup(self) -> bytes:
+        return self._sqlite.serialize()
+
+    def restore(self, backup: bytes) -> None:
+        """From now on it is what it was when the backup was made."""
+        self._sqlite.deserialize(backup)
+
+    @property
+    def _sqlite(self) -> sqlite3.Connection:
+        found = self._connection.connection.dbapi_connection
+        assert isinstance(found, sqlite3.Connection)
+        return found
 
     async def close(self) -> None:
         """Keeps the data: a broker that closes its metastore leaves it to the others. It is gone with the object."""

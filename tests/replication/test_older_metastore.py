@@ -1,0 +1,73 @@
+"""The metastore is suddenly an older one: a backup was restored, or a standby took over that lagged behind."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sexton.adapters.clock import SystemClock
+from sexton.adapters.files import FileDisk
+from sexton.adapters.metastore.inprocess import InProcessMetastore
+from sexton.errors import NotALogError
+from sexton.records.names import TOPIC_LENGTH_MAX, DirState, PartitionDir, parse_partition_dir
+from sexton.replication.log_folder import LogFolder
+from sexton.simulate.cluster import DATA
+from tests.simulated import TOPIC, Story
+
+RECORDS = [(b"key", b"value")] * 5
+
+
+def test_logs_that_an_older_metastore_does_not_know_are_set_aside_and_not_deleted() -> None:
+    story = Story(2)
+    metastore = story.cluster.metastore.inner
+    assert isinstance(metastore, InProcessMetastore)
+
+    async def script() -> None:
+        await story.start()
+        await story.create_topic([1, 2], topic="before")
+        await story.write(*RECORDS, topic="before")
+        backup = metastore.backup()
+        await story.create_topic([1, 2])
+        await story.write(*RECORDS)
+        await story.in_sync(1, 2)
+        for times in (1, 2):
+            metastore.restore(backup)
+            for broker_id in (1, 2):
+                await story.until(partial(is_set_aside, story, broker_id, times))
+            assert story.replica(1, "before").log.end_offset == len(RECORDS)
+            await story.create_topic([1, 2])
+            await story.write(*RECORDS)
+
+    story.run(script())
+
+
+def is_set_aside(story: Story, broker_id: int, times: int) -> bool:
+    found = directories(story, broker_id)
+    assert all(each.state is not DirState.DELETE for each in found)
+    asides = [each.topic for each in found if each.state is DirState.STRAY]
+    return asides == [TOPIC] * times and PartitionDir(TOPIC, 0) not in found
+
+
+def directories(story: Story, broker_id: int) -> list[PartitionDir]:
+    node = story.node(broker_id)
+    assert node.process is not None
+    found = []
+    for name in node.volume.of(node.process, story.loop).list(DATA):
+        try:
+            found.append(parse_partition_dir(name))
+        except NotALogError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("topic", ["orders", "o" * TOPIC_LENGTH_MAX])
+def test_what_was_set_aside_is_never_replaced(tmp_path: Path, topic: str) -> None:
+    folder = LogFolder(FileDisk(), str(tmp_path), SystemClock(), 0)
+    for _ in range(3):
+        Path(folder.directory(topic, 0)).mkdir()
+        folder.set_strays_aside(lambda *_: False, lambda *_: False)
+    found = [parse_partition_dir(path.name) for path in tmp_path.iterdir()]
+    assert [each.state for each in found] == [DirState.STRAY] * 3
+    assert all(topic.startswith(each.topic) for each in found)
