@@ -517,6 +517,64 @@ def test_markers_that_are_written_while_too_few_replicas_are_in_sync_count_later
     run(test())
 
 
+def test_a_marker_that_is_to_count_later_does_not_count_for_one_that_was_sent_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The coordinator is loaded again, and has sent all markers anew. Were the transaction complete while they are on
+    their way, they could end the next one of an older client, which has the same epoch."""
+    monkeypatch.setattr(service, "UNWRITABLE_PAUSE_MS", 1)
+
+    async def test() -> None:
+        world = await World().begun()
+        await world.commit()
+        world.log.has_too_few_in_sync = True
+        world.write_markers()
+        await loaded_again(world)
+        assert len(world.due) == 1, "sent again, and on their way"
+        world.log.has_too_few_in_sync = False
+        await asyncio.sleep(0.02)
+        assert await world.state() is State.PREPARE_COMMIT
+        world.write_markers()
+        assert await world.state() is State.COMPLETE_COMMIT
+
+    run(test())
+
+
+def test_a_marker_that_is_to_count_later_is_not_sent_again_and_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was on its way while the coordinator was loaded again, so that it waits to be sent once more. Counted
+    twice, it could stand for that of the next transaction of an older client, which has the same epoch."""
+    monkeypatch.setattr(service, "UNWRITABLE_PAUSE_MS", 20)
+
+    async def test() -> None:
+        world = await World().begun()
+        await world.commit()
+        (first,) = world.due
+        world.log.has_too_few_in_sync = True
+        await loaded_again(world)
+        for place in (P0, P1):
+            world.service.marker_written(first, place)
+            assert not world.service.owes(first, place)
+        await asyncio.sleep(0.015)
+        for place in (P0, P1):
+            world.service.marker_written(first, place)
+        world.log.has_too_few_in_sync = False
+        while await world.state() is not State.COMPLETE_COMMIT:
+            await asyncio.sleep(0.001)
+        await world.service.add(AddRequest(ID, FIRST, [P0, P1]))
+        await world.commit()
+        await asyncio.sleep(0.05)
+        assert await world.state() is State.PREPARE_COMMIT
+
+    run(test())
+
+
+async def loaded_again(world: World) -> None:
+    world.due.clear()
+    world.service.on_failed(world.service.led[PARTITION], KafkaError(ErrorCode.not_enough_replicas_after_append))
+    while not world.service.led[PARTITION].is_loaded:
+        await asyncio.sleep(0.001)
+
+
 def on_this_partition(prefix: str) -> str:
     return next(
         name for name in (f"{prefix}{number}" for number in range(999)) if partition_for(name, PARTITIONS) == PARTITION

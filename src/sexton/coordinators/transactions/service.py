@@ -87,6 +87,8 @@ class TransactionsPartition(LedPartition[TransactionCoordinator]):
         """`epoch` is the leader epoch: markers carry it, so that a former coordinator's markers can be recognized."""
         super().__init__(partition, log, coordinator, service)
         self.epoch = epoch
+        self.counted_later: set[tuple[DueMarkers, TopicPartition]] = set()
+        """Markers that are written, and are not owed any more, while that cannot be recorded."""
         self._until_completed: dict[str, list[asyncio.Future[None]]] = {}
 
     def replay(self, batch: Batch, record: Record) -> None:
@@ -193,7 +195,8 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         """Whether the marker is still to be written, as far as this broker knows. False while the log is being read:
         afterwards all markers that are left are sent again."""
         led = self._find_for(due)
-        return led is not None and led.coordinator.owes(due.markers, partition)
+        is_written = led is None or (due, partition) in led.counted_later
+        return led is not None and not is_written and led.coordinator.owes(due.markers, partition)
 
     def _find_for(self, due: DueMarkers) -> TransactionsPartition | None:
         led = self.led.get(due.coordinator_partition)
@@ -201,15 +204,15 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
 
     def marker_written(self, due: DueMarkers, partition: TopicPartition) -> None:
         """Called when a marker was written, or is no longer needed because the partition was deleted. While nothing can
-        be recorded, it counts later."""
+        be recorded, it counts later, if the partition is not loaded again before: then all markers are sent again, and
+        the transaction must not end, and another begin, while they are on their way."""
         led = self._find_for(due)
         if led is None:
             return
-        try:
-            led.check_writable()
-        except KafkaError:
-            loop = asyncio.get_running_loop()
-            loop.call_later(UNWRITABLE_PAUSE_MS / 1000, self.marker_written, due, partition)
+        if not led.is_writable:
+            if (due, partition) not in led.counted_later:
+                led.counted_later.add((due, partition))
+                asyncio.get_running_loop().call_later(UNWRITABLE_PAUSE_MS / 1000, self._count, led, due, partition)
             return
         markers = due.markers
 
@@ -218,6 +221,11 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
             return None, written(markers.transactional_id, markers.producer, partition, self.now())
 
         self._carry_out(led, note)
+
+    def _count(self, led: TransactionsPartition, due: DueMarkers, partition: TopicPartition) -> None:
+        if self._find_for(due) is led:
+            led.counted_later.discard((due, partition))
+            self.marker_written(due, partition)
 
     # Requests
 
