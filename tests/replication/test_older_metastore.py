@@ -14,6 +14,7 @@ from sexton.errors import NotALogError
 from sexton.records.names import TOPIC_LENGTH_MAX, DirState, PartitionDir, parse_partition_dir
 from sexton.replication.log_folder import LogFolder
 from sexton.simulate.cluster import DATA
+from sexton.simulate.metastore import HOST
 from tests.simulated import TOPIC, Story
 
 RECORDS = [(b"key", b"value")] * 5
@@ -71,3 +72,30 @@ def test_what_was_set_aside_is_never_replaced(tmp_path: Path, topic: str) -> Non
     found = [parse_partition_dir(path.name) for path in tmp_path.iterdir()]
     assert [each.state for each in found] == [DirState.STRAY] * 3
     assert all(topic.startswith(each.topic) for each in found)
+
+
+def test_a_broker_that_was_fenced_while_an_older_metastore_took_over_sets_logs_aside() -> None:
+    """By the time it registers again others have raised the revision beyond what it knew: to it the metastore does not
+    look like an older one."""
+    story = Story(3)
+    metastore = story.cluster.metastore.inner
+    assert isinstance(metastore, InProcessMetastore)
+
+    async def script() -> None:
+        await story.start()
+        await story.create_topic([1, 2, 3], topic="before")
+        await story.write(*RECORDS, topic="before")
+        backup = metastore.backup()
+        await story.create_topic([3])
+        await story.write(*RECORDS)
+        former = story.broker(3).registration.row.epoch
+        name = story.node(3).name
+        story.fabric.cut(name, HOST)
+        metastore.restore(backup)
+        await story.in_sync(1, 2, topic="before")
+        story.fabric.heal(name, HOST)
+        await story.until(lambda: story.broker(3).registration.row.epoch > former)
+        await story.in_sync(1, 2, 3, topic="before")
+        assert is_set_aside(story, 3, 1)
+
+    story.run(script())

@@ -205,7 +205,7 @@ class Broker:
                 "the metastore is an older one than before (revision %d): logs that it does not know are set aside",
                 self.view.revision,
             )
-            await self.replicas.remove_unplaced(sets_aside=True)
+            await self.replicas.remove_unplaced()
         await self.replicas.apply(delta.partitions, delta.deleted_topics)
         self._reconfigure(delta.configs)
         if self.replicas.cloud is not None:
@@ -321,8 +321,7 @@ class Broker:
         async with self._catching_up:
             delta = self.view.apply(await self.metastore.read_changes(0))
             self.groups.topics_deleted([topic.name for topic in delta.deleted])
-            # replicas that were removed while this process was fenced
-            await self.replicas.remove_unplaced(sets_aside=delta.starts_over)
+            await self.replicas.remove_unplaced()  # replicas that were removed while this process was fenced
             self._reconfigure(delta.configs)
             await reconcile(self, former, folder)
             await self._mark_epoch(folder)

@@ -176,15 +176,15 @@ class Replicas:
         topics = ((self._view.topic_by_id(row.topic_id), row) for row in here)
         self.cloud.apply((topic.name, row) for topic, row in topics if topic is not None)
 
-    async def remove_unplaced(self, *, sets_aside: bool = False) -> None:
+    async def remove_unplaced(self) -> None:
         """Removes replicas that are no longer placed here: the topic was deleted or the replica moved while no change
-        was received. Or the metastore is an older one, which does not know of them: then their logs are set aside, as
-        they are where a broker finds them when it starts, for it may be the metastore that is wrong."""
+        was received. Or the metastore is an older one, which does not know of them, and others may have raised its
+        revision since. So their logs are set aside, as they are where a broker finds them when it starts."""
         own_id = self._host.identity[0]
         in_cloud = [] if self.cloud is None else self.cloud.keys()
         rows = {key: self._view.partition_by_id(*key) for key in (*self._by_key, *self._unopened, *in_cloud)}
         gone = [key for key, row in rows.items() if row is None or own_id not in row.replicas]
-        await self._remove(gone, sets_aside=sets_aside)
+        await self._remove(gone, sets_aside=True)
         await self._remove([key for key, row in rows.items() if row is not None and row.is_cloud])
         if self.cloud is not None:
             self.cloud.remove(gone)
