@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sexton.coordinators import patterns
 from sexton.coordinators.groups.consumer import ConsumerGroup
 from sexton.coordinators.groups.messages import (
     JOIN_EPOCH,
@@ -517,6 +518,24 @@ def test_a_regular_expression_that_nobody_uses_is_forgotten() -> None:
     assert (RegexKey(GROUP, "a"), None) in h.records
     h.beat("n", 4, regex="", topics=("a",), owned={})
     assert h.consumer().regexes == {}
+
+
+def test_an_expression_that_is_taken_no_longer_keeps_its_topics_and_harms_no_other_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A version that allowed more has recorded it."""
+    h = Harness(a=1, b=1)
+    h.beat("m", JOIN_EPOCH, regex="[ab]", owned={}, rebalance_timeout_ms=1_000)
+    h.beat("n", JOIN_EPOCH, topics=("a",), owned={}, rebalance_timeout_ms=1_000)
+    monkeypatch.setattr(patterns, "LENGTH_MAX", 3)
+    patterns.compile_pattern.cache_clear()
+    h.fail_over()
+    h.topics.set("c", 1)
+    h.beat("n", 2)
+    h.beat("k", JOIN_EPOCH, topics=("c",), owned={}, rebalance_timeout_ms=1_000)
+    assert h.consumer().regexes["[ab]"].topics == ("a", "b")
+    with refused(ErrorCode.invalid_regular_expression):
+        h.beat("l", JOIN_EPOCH, regex="[ab]", owned={}, rebalance_timeout_ms=1_000)
 
 
 def test_the_assignor_is_the_one_that_most_members_ask_for() -> None:

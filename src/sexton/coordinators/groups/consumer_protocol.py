@@ -163,7 +163,7 @@ class ConsumerProtocol:
     def _are_as_before(self, group: ConsumerGroup) -> bool:
         for regex in {member.regex for member in group.members.values() if member.regex}:
             known = group.regexes.get(regex)
-            if known is None or known.topics != self._matching(regex):
+            if known is None or known.topics != self._matching_now(group, regex):
                 return False
         return metadata_hash(self._core.topics, group.subscribed_topics()) == group.metadata_hash
 
@@ -183,6 +183,15 @@ class ConsumerProtocol:
     def _matching(self, regex: str) -> tuple[str, ...]:
         matches = compile_pattern(regex, REGEX_FIELD)
         return tuple(sorted(name for name in self._core.topics.names() if matches(name)))
+
+    def _matching_now(self, group: ConsumerGroup, regex: str) -> tuple[str, ...]:
+        """For an expression of a member. What another version has taken may be refused here: then the group keeps the
+        topics that it has, for the other members are not to blame."""
+        try:
+            return self._matching(regex)
+        except KafkaError:
+            known = group.regexes.get(regex)
+            return () if known is None else known.topics
 
     def _find_member(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest, member_id: str) -> ConsumerMember:
         is_joining = request.member_epoch == JOIN_EPOCH
@@ -264,7 +273,7 @@ class ConsumerProtocol:
     def _resolve_regexes(self, group: ConsumerGroup) -> None:
         core = self._core
         for regex in sorted({member.regex for member in group.members.values() if member.regex}):
-            topics = self._matching(regex)
+            topics = self._matching_now(group, regex)
             known = group.regexes.get(regex)
             if known is not None and not fits_record(topics):
                 continue  # the group keeps the topics that it has
