@@ -180,6 +180,30 @@ def test_a_deletion_that_cannot_be_written_yet_disturbs_no_group(
     run(test())
 
 
+def test_an_offset_of_the_next_topic_of_a_name_survives_a_deletion_that_could_not_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no topic id, because its client asked for a retention."""
+    monkeypatch.setattr(partition, "UNWRITABLE_PAUSE_MS", 20)
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        await (service := cluster.service()).load(PARTITION, log)
+        await service.commit_offsets(replace(commit(1), retention_ms=60_000))
+        log.has_too_few_in_sync = True
+        cluster.seen.delete("t")
+        service.topics_deleted(["t"])
+        await asyncio.sleep(0.005)
+        cluster.seen.set("t", 2)
+        log.has_too_few_in_sync = False
+        await service.commit_offsets(replace(commit(7), retention_ms=60_000))
+        await asyncio.sleep(0.05)
+        assert await offset_of(service) == 7
+
+    run(test())
+
+
 def test_offsets_of_a_deleted_topic_are_taken_back() -> None:
     async def test() -> None:
         log = FakeLog()

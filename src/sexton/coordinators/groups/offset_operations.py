@@ -204,24 +204,27 @@ class OffsetOperations:
         for key in self._core.pending.keys_of(name):
             self._core.write(key, None)
 
-    def forget_deleted(self, names: Collection[str] | None) -> None:
+    def forget_deleted(self, names: Collection[str] | None, deleted_ms: int) -> None:
         """Deletes offsets of deleted topics with these names; without names (after loading), of any topic that is known
         to be deleted. Writes at most EXPIRED_COUNT_MAX records: call it until it writes none."""
         core = self._core
-        for key in self._of_deleted(names):
+        for key in self._of_deleted(names, deleted_ms):
             if len(core.effects.records) >= EXPIRED_COUNT_MAX:
                 return
             core.write(key, None)
 
-    def _of_deleted(self, names: Collection[str] | None) -> Iterator[r.OffsetKey]:
-        """Yields the keys to delete. An offset without a topic id is deleted only when its topic is named. If a
-        transaction has a pending offset for the topic that has the name now, a tombstone would delete that too: then
-        the old offset stays, without being returned, until the pending one replaces it."""
+    def _of_deleted(self, names: Collection[str] | None, deleted_ms: int) -> Iterator[r.OffsetKey]:
+        """Yields the keys to delete. An offset without a topic id is deleted only when its topic is named, and if it
+        was committed before the deletion: later ones are of the next topic of the name. If a transaction has a pending
+        offset for the topic that has the name now, a tombstone would delete that too: then the old offset stays,
+        without being returned, until the pending one replaces it."""
         core = self._core
         pending = {key: values for key, values in core.pending.all() if names is None or key.topic in names}
 
         def is_gone(topic: str, value: r.OffsetValue) -> bool:
-            return names is not None if value.topic_id is None else not self._is_told(topic, value)
+            if value.topic_id is None:
+                return names is not None and value.commit_timestamp_ms <= deleted_ms
+            return not self._is_told(topic, value)
 
         for topic in core.offsets.topics() if names is None else names:
             for group in core.offsets.groups_of(topic):

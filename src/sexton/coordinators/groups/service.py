@@ -204,15 +204,16 @@ class GroupService(CoordinatorService[GroupsPartition]):
     def topics_deleted(self, names: Collection[str]) -> None:
         """Deletes the offsets of deleted topics. Must be called as soon as `topics` shows the deletion."""
         for led in self.led.values() if names else ():
-            self.supervisor.work(self._forget_deleted(led, names), "forgetting deleted topics", led.partition)
+            forgetting = self._forget_deleted(led, names, self.now().wall_ms)
+            self.supervisor.work(forgetting, "forgetting deleted topics", led.partition)
 
-    async def _forget_deleted(self, led: GroupsPartition, names: Collection[str]) -> None:
+    async def _forget_deleted(self, led: GroupsPartition, names: Collection[str], deleted_ms: int) -> None:
         loading = self._loading.get(led.partition)
         if loading is not None:
             await asyncio.wait([loading])
 
         def forget() -> tuple[bool, Effects]:
-            effects = led.coordinator.forget_deleted(names, self.now())
+            effects = led.coordinator.forget_deleted(names, self.now(), deleted_ms)
             return bool(effects.records), effects
 
         await led.until_writable()
