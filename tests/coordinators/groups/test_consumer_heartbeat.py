@@ -11,13 +11,14 @@ from sexton.coordinators.groups.messages import (
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
     ConsumerHeartbeatAnswer,
+    ConsumerHeartbeatRequest,
 )
 from sexton.coordinators.groups.records import EpochKey, Partitions, RegexKey
 from sexton.coordinators.groups.states import ConsumerState
 from sexton.protocol.errors import ErrorCode
 from sexton.settings.broker import GroupSettings
 from sexton.settings.group import GroupConfig
-from tests.coordinators.groups.harness import GROUP, Harness, partitions, refused
+from tests.coordinators.groups.harness import CLIENT, GROUP, Harness, partitions, refused
 
 
 def test_the_first_member_gets_everything() -> None:
@@ -518,6 +519,24 @@ def test_a_regular_expression_that_nobody_uses_is_forgotten() -> None:
     assert (RegexKey(GROUP, "a"), None) in h.records
     h.beat("n", 4, regex="", topics=("a",), owned={})
     assert h.consumer().regexes == {}
+
+
+def test_who_cannot_confirm_because_nothing_can_be_recorded_has_its_whole_rebalance_timeout_afterwards() -> None:
+    h = Harness(t=2)
+    h.enter("a", "t", rebalance_timeout_ms=20_000)
+    h.beat("a", 1, owned=partitions(t=[0, 1]))
+    h.enter("b", "t", rebalance_timeout_ms=20_000)
+    left = h.beat("a", 1).assignment
+    assert left is not None
+    confirming = ConsumerHeartbeatRequest(GROUP, "a", 1, CLIENT, owned=left)
+    for _ in range(5):
+        h.now_ms += 5_000  # timers are not looked at meanwhile
+        with refused(ErrorCode.coordinator_not_available):
+            h.coordinator.consumer_heartbeat(confirming, h.now, can_write=False)
+        h.coordinator.consumer_heartbeat(ConsumerHeartbeatRequest(GROUP, "b", 2, CLIENT), h.now, can_write=False)
+    h.advance(1_000)
+    assert h.beat("a", 1, owned=left).member_epoch == 2
+    assert h.beat("b", 2).assignment is not None
 
 
 def test_an_expression_that_is_taken_no_longer_keeps_its_topics_and_harms_no_other_member(

@@ -133,6 +133,9 @@ class ConsumerProtocol:
             return self.heartbeat(group, request)
         self.keep_session(group, member)
         if request.owned is not None or _as_asked(member, request) != member:
+            revoking = Timer(TimerKind.CONSUMER_REBALANCE, group.group, member.member_id)
+            if request.owned is not None and revoking in self._core.timers:  # it may have revoked, and cannot say so
+                self._core.timers.set(revoking, self._core.now.monotonic_ms + member.rebalance_timeout_ms)
             what = "The group's records cannot be written now. Try again"
             raise KafkaError(ErrorCode.coordinator_not_available, what)
         return ConsumerHeartbeatAnswer(
