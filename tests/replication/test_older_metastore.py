@@ -44,6 +44,29 @@ def test_logs_that_an_older_metastore_does_not_know_are_set_aside_and_not_delete
     story.run(script())
 
 
+def test_a_broker_that_starts_sets_aside_the_log_of_a_topic_that_was_made_again_since() -> None:
+    """The older metastore knows its name, for the topic before."""
+    story = Story(1)
+    metastore = story.cluster.metastore.inner
+    assert isinstance(metastore, InProcessMetastore)
+
+    async def script() -> None:
+        await story.start()
+        await story.create_topic([1])
+        backup = metastore.backup()
+        await story.client_does(story.admin.delete_topic(TOPIC))
+        await story.until(lambda: story.broker(1).view.topic(TOPIC) is None)
+        await story.create_topic([1])
+        await story.write(*RECORDS)
+        story.cluster.kill(story.node(1), power_lost=False)
+        metastore.restore(backup)
+        await story.start(1)
+        states = {each.state for each in directories(story, 1) if each.topic == TOPIC}
+        assert states == {DirState.LIVE, DirState.STRAY}
+
+    story.run(script())
+
+
 def is_set_aside(story: Story, broker_id: int, times: int) -> bool:
     found = directories(story, broker_id)
     assert all(each.state is not DirState.DELETE for each in found)

@@ -136,7 +136,8 @@ class LogFolder:
         is_made_here = is_another_log(row, broker_id, on_disk)
         if is_made_here:
             assert expected is not None
-            await self.discard(topic, row.partition, on_disk)
+            is_of_another_topic = self.holds_a_former_topic(topic, row)
+            await self.discard(topic, row.partition, on_disk, sets_aside=is_of_another_topic)
             log, kept = await self._make_log(topic, row, expected, config)
         else:
             directory = self.directory(topic, row.partition)
@@ -189,13 +190,18 @@ class LogFolder:
             if watermarks != self.high_watermarks:
                 await self._replace_high_watermarks(watermarks)
 
-    async def discard(self, topic: str, partition: int, on_disk: uuid.UUID | None) -> None:
+    async def discard(self, topic: str, partition: int, on_disk: uuid.UUID | None, *, sets_aside: bool = False) -> None:
         """Removes what is in the place of a log about to be created. First its checkpointed high watermark: a crash
         would leave it for the new log, which was never committed that far and would look lost until it is created. Then
-        its directory, renamed in one step before it is removed, so that half of it is never taken for a log."""
+        its directory, renamed in one step before it is removed, so that half of it is never taken for a log. That of
+        another topic is set aside: with a metastore from an old backup it is a later one, not a former one."""
         await self._forget_high_watermark((topic, partition))
         path = self.directory(topic, partition)
         if not self._disk.exists(path):
+            return
+        if sets_aside:
+            self._disk.rename(path, self.path_aside(topic, partition))
+            await self._disk.flush_directory(self._path)
             return
         logger.warning("%s holds the log of another incarnation (%s): starting from an empty log", path, on_disk)
         unique_id = (on_disk or uuid.UUID(int=0)).hex
