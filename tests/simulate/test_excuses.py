@@ -39,9 +39,9 @@ KEY = (TOPIC, 0)
 
 class World:
     """One partition that acknowledges before the flush, on two machines; logs are put on their disks by hand. It may
-    be one that allows unclean elections instead."""
+    be one that allows unclean elections instead, or as well."""
 
-    def __init__(self, *, compacted: bool = False, unclean: bool = False) -> None:
+    def __init__(self, *, compacted: bool = False, unclean: bool = False, unflushed: bool | None = None) -> None:
         self.loop = new_loop(random.Random(1))
         self.history = History()
         self.trace = Trace(self.loop)
@@ -56,7 +56,7 @@ class World:
             self.history,
             self.trace,
             compacted=["t"] if compacted else [],
-            unflushed=[] if unclean else ["t"],
+            unflushed=["t"] if (not unclean if unflushed is None else unflushed) else [],
             unclean=["t"] if unclean else [],
         )
 
@@ -414,6 +414,36 @@ def test_what_a_second_unclean_election_has_lost_may_be_held_only_out_of_sync(br
     brought_back.row = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, LeaderEpoch(3), 0)
     with pytest.raises(SimulationFailure, match="rule 4"):
         brought_back.sweep()
+
+
+@pytest.fixture
+def led_by_the_other() -> World:
+    """Broker 1 had committed four records when broker 2, which has none of them, was made the leader, and committed two
+    of its own."""
+    world = World(unclean=True, unflushed=True)
+    world.elect(1, 1)
+    world.hold(1, 1, 1, 1, 1)
+    world.show(1, 4, 4, 1)
+    world.elect(2, 2)
+    world.hold(2, 2, 2)
+    world.show(2, 2, 2, 2)
+    return world
+
+
+def test_an_unclean_leader_that_had_lost_power_need_not_share_what_is_on_its_disk(led_by_the_other: World) -> None:
+    led_by_the_other.lose_power(1)
+    led_by_the_other.elect(1, 3)
+    led_by_the_other.show(1, 4, 4, 3)
+    assert [loss.offset for loss in led_by_the_other.history.losses[PLACE]] == [0, 0]
+
+
+def test_what_an_unclean_leader_that_had_lost_power_shared_must_still_be_there(led_by_the_other: World) -> None:
+    led_by_the_other.hold(1, 2, 1, 1)
+    led_by_the_other.lose_power(1)
+    led_by_the_other.elect(1, 3)
+    led_by_the_other.hold(1, 1, 1, 1)
+    with pytest.raises(SimulationFailure, match="goes on from 0, but 1 was left"):
+        led_by_the_other.show(1, 3, 3, 3)
 
 
 def test_what_had_not_been_committed_counts_once_an_unclean_leader_goes_on_with_it() -> None:

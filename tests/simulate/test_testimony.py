@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -164,6 +165,20 @@ def test_what_somebody_asked_to_be_deleted_is_not_lost(story: Story) -> None:
     loses_a_record(story)
     story.history.deleting_records(story.place, 2)
     story.check()
+
+
+@pytest.mark.parametrize(
+    ("may_be_second", "deleted_below", "is_clean"), [(True, 1, True), (False, 1, False), (True, 0, False)]
+)
+def test_only_a_deleted_copy_of_a_batch_that_was_taken_once_more_may_have_been_read(
+    story: Story, may_be_second: bool, deleted_below: int, is_clean: bool
+) -> None:
+    story.reads(b"a")
+    story.sends(b"a", offset=1).may_be_second = may_be_second
+    story.reads(b"a", start=1, reader="other")
+    story.history.start_bounds[story.place] = deleted_below
+    with nullcontext() if is_clean else pytest.raises(SimulationFailure, match="duplicate"):
+        story.check()
 
 
 def test_a_deleted_key_that_comes_back_fails_the_seed() -> None:

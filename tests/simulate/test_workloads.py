@@ -169,6 +169,12 @@ def test_a_leader_may_not_know_a_producer_whose_newest_batch_is_deleted(
     assert writer_to(lane, history).may_be_unknown(lane) == may_be_unknown
 
 
+def test_a_leader_may_not_know_a_producer_that_was_never_acknowledged_if_something_is_deleted() -> None:
+    lane = Lane(("plain", 0))
+    assert writer_to(lane, History(start_bounds={lane.place: 1})).may_be_unknown(lane)
+    assert not writer_to(lane, History()).may_be_unknown(lane)
+
+
 @pytest.mark.parametrize(
     ("sequence", "sent_in_epoch", "changes", "is_forgotten"),
     [

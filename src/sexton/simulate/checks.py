@@ -184,6 +184,7 @@ class Judge:
         if self._unclean.is_one(place[0], row):
             self._trace.note("judge", f"{row.leader} leads {self._agreement.name(key)} and was not in sync")
             self._losses.doubt(key, place, row.leader_epoch, is_forced=False)
+            self._losses.elected_uncleanly(key, row.leader, self._shared_end(row.leader, key))
 
         self._history.leader_epochs[place] = row.leader_epoch
         if row.generation > self._history.generations.get(place, 0):
@@ -196,6 +197,15 @@ class Judge:
     def _left_end(self, broker_id: int, key: PartitionId) -> int:
         node = self.cluster.node_of(broker_id)
         return 0 if node.is_wiped else self._seen(node, key).copy.intact_end
+
+    def _shared_end(self, broker_id: int, key: PartitionId) -> int:
+        """Up to where the log on that disk is what was committed. Of a topic that is not compacted."""
+        ledger = self._ledgers.get(key)
+        if ledger is None:
+            return 0
+        entries = list(self._seen(self.cluster.node_of(broker_id), key).copy.entries_from(0))
+        start = entries[0].base_offset if entries else 0
+        return ledger.agreed_end(entries, start, self._history.start_bounds.get(self._place(key), 0))
 
     def power_lost(self, node: Node) -> None:
         """What was not flushed on that machine is gone."""

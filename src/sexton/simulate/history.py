@@ -72,6 +72,9 @@ class Write:
     transaction: Transaction | None = None
     records: Sequence[Record] = ()
     """The records as they were sent, one for each of `values`."""
+    may_be_second: bool = False
+    """It was acknowledged by a leader that may have known nothing of its producer, after another leader had been sent
+    it: that one may have appended it first."""
 
     @property
     def is_acknowledged(self) -> bool:

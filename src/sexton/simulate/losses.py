@@ -98,6 +98,13 @@ class Losses:
     def caught_up(self, key: PartitionId, broker_id: int) -> None:
         self.suspects.get(key, {}).pop(broker_id, None)
 
+    def elected_uncleanly(self, key: PartitionId, broker_id: int, shared_end: int) -> None:
+        """Of what is on its disk only that counts which had been committed: the rest may be of a line that was given up
+        before, or that nobody has committed."""
+        for known in (self.suspects.get(key, {}), self._outside.get(key, {})):
+            if broker_id in known:
+                known[broker_id] = min(known[broker_id], shared_end)
+
     def is_any_left(self, key: PartitionId, row: PartitionRow) -> bool:
         """Whether an in-sync replica has everything."""
         return not self.suspects.get(key, {}).keys() >= set(row.isr)

@@ -3,7 +3,9 @@ asked for and were told.
 
 What is left out is what nobody promises: partitions that may have lost something (`losses`), topics that were deleted
 or made again, and where there are transactions, consumers that read uncommitted records. A record that was not
-acknowledged by all in-sync replicas may be in the log or not, whatever its producer was told.
+acknowledged by all in-sync replicas may be in the log or not, whatever its producer was told. Nor is a copy of a
+record that was deleted before its producer had an answer: a leader whose log began above it knew nothing of it, and
+took it once more.
 """
 
 from __future__ import annotations
@@ -101,9 +103,14 @@ class _Translation:
     """Idle processes, by client."""
     busy: dict[int, tuple[int, object]] = field(default_factory=dict)
     """By the identity of what is being done: the process, and what it is."""
+    second: dict[bytes, int] = field(default_factory=dict)
+    """Records that may be a second copy, and the offset that was acknowledged."""
 
     def operations(self, healed_ns: int) -> Iterator[Op]:
         deleted = self._deleted()
+        for write in self.history.writes:
+            if write.may_be_second and write.base_offset >= 0:
+                self.second.update((value, write.base_offset + number) for number, value in enumerate(write.values))
         yield self._op(0, DELETER, Type.INVOKE, F.DELETE_RECORDS, offsets=deleted)
         yield self._op(0, DELETER, Type.INFO, F.DELETE_RECORDS, offsets=deleted)
         yield self._op(0, NEMESIS, Type.INFO, "faults", ext={Ext.PHASE: "start"})
@@ -170,7 +177,7 @@ class _Translation:
         given: dict[int, list[Record]] = {}
         for place, offset, identity, key, is_tombstone in look.given if is_end else ():
             log = self.logs.get(place)
-            if log is not None:
+            if log is not None and not self._is_deleted_copy(place, offset, identity):
                 record = Record(offset, self._value(identity))
                 if log in self.compacted:
                     record = record._replace(key=self._key(key), is_tombstone=is_tombstone)
@@ -181,6 +188,10 @@ class _Translation:
         process = self._process(look if look.is_shared or look.is_table else look.reader, look, type_)
         f = F.TABLE if look.is_table else F.POLL
         yield self._op(at_ns, process, type_, f, (Poll(given),), spans=spans if is_end else {})
+
+    def _is_deleted_copy(self, place: TopicPartition, offset: int, identity: bytes | None) -> bool:
+        """Whether this is the first copy of a record that may have been written again since this one was deleted."""
+        return offset < min(self.second.get(identity or b"", 0), self.history.start_bounds.get(place, 0))
 
     def _process(self, client: object, what: object, type_: Type) -> int:
         """A client that does several things at once is several processes. One of which nobody knows what came of what

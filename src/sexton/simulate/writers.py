@@ -234,8 +234,10 @@ class Writer:
             for each in window:
                 each.sent_in_epoch = epoch if each.sent_in_epoch is None else each.sent_in_epoch
             results = await asyncio.gather(*(self._produce(peer, each) for each in window))
+            is_unknown, epoch_now = self.may_be_unknown(lane), self._history.leader_epochs.get(lane.place, 0)
             for index, (each, code) in enumerate(zip(window, results, strict=True)):
                 if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
+                    each.write.may_be_second = is_unknown and each.sent_in_epoch != epoch_now
                     lane.pending.remove(each)
                     lane.overtaking.append(each)
                     if each.sequence > lane.newest_known:
@@ -281,7 +283,8 @@ class Writer:
         the log begins has never seen it. Such a leader takes any sequence number for the first, so that a batch older
         than what was acknowledged, repeated, is appended once more, and the next one that is new is out of order for
         ever. (Java's client raises its epoch.)"""
-        return 0 <= lane.newest_end_offset <= self._history.start_bounds.get(lane.place, 0)
+        deleted_below = self._history.start_bounds.get(lane.place, 0)
+        return lane.newest_known < 0 < deleted_below or 0 <= lane.newest_end_offset <= deleted_below
 
     def _bytes_since(self, write: Write) -> int:
         """How much may have been appended to its partition from then on, by anybody: as if nothing were compressed."""
