@@ -180,10 +180,16 @@ def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
         audited(dirs)
 
 
-@pytest.mark.parametrize("text", ["/mnt/b1", "b1=/mnt/b1", "1="])
+@pytest.mark.parametrize("text", ["/mnt/b1", "b1=/mnt/b1", "1=", "", "/"])
 def test_directories_without_a_broker_are_refused(text: str) -> None:
     with pytest.raises(NotALogError, match="BROKER=DIRECTORY"):
         Dirs.parse([text])
+
+
+def test_a_directory_that_says_whose_it_is_needs_no_broker(tmp_path: Path) -> None:
+    meta = MetaProperties("a cluster", 7)
+    (tmp_path / checkpoints.META_PROPERTIES).write_bytes(checkpoints.encode_meta_properties(meta))
+    assert Dirs.parse([f"{tmp_path}", "2=/b"]).of_broker == {7: [tmp_path], 2: [Path("/b")]}
 
 
 def test_several_directories_of_a_broker_are_told_apart_by_commas() -> None:

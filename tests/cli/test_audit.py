@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from sexton.cli.audit import spread
 from sexton.cli.main import app
 from sexton.records import checkpoints
+from sexton.spark import session
 from tests.audit.replicas import On, brokers
 from tests.logs import data
 
@@ -29,6 +30,16 @@ def dirs_of(parent: Path, *replicas: On) -> list[str]:
     return ["--dirs", *(f"{broker}={path}" for broker, (path,) in brokers(parent, *replicas).items())]
 
 
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer to start than anybody wants to wait for being told of a mistake."""
+
+    def start(*arguments: object) -> None:
+        raise AssertionError("a Spark session was started")
+
+    monkeypatch.setattr(session, "start", start)
+
+
 def test_dirs_takes_all_values_that_follow_it() -> None:
     assert spread(["--dirs", "1=/a", "2=/b", "--json", "3=/c"]) == [
         "--dirs",
@@ -38,7 +49,27 @@ def test_dirs_takes_all_values_that_follow_it() -> None:
         "--json",
         "3=/c",
     ]
+    assert spread(["--dirs=1=/a", "2=/b", "--json"]) == ["--dirs=1=/a", "--dirs", "2=/b", "--json"]
+    assert spread(["--dirs", "/a", "/b"]) == ["--dirs", "/a", "--dirs", "/b"]
     assert spread(["index", "/a", "--plan", "p=1"]) == ["index", "/a", "--plan", "p=1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--dirs", "/nowhere"], "/nowhere: there is no such directory"),
+        (["--dirs", "/"], "/: nothing in it says which broker's it is"),
+        (["--dirs", "1=/", "/"], "Write BROKER=DIRECTORY, for example 1=/mnt/b1/kafka"),
+        (["--dirs"], "no directory was named"),
+        (["--dirs", "--json"], "no directory was named"),
+        (["/mnt/b1"], "--dirs 1=/mnt/b1 2=/mnt/b2"),
+        (["--dirs", "1=/a", "--json", "2=/b"], "2=/b belongs to no option"),
+    ],
+)
+def test_directories_that_are_not_named_as_they_should_be_are_told_how(
+    arguments: list[str], told: str, no_spark: None
+) -> None:
+    assert told in str(run("audit", *arguments).exception)
 
 
 def test_help_tells_of_both_ways_to_read_and_of_folds() -> None:

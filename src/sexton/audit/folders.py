@@ -35,6 +35,8 @@ PATIENCE_S: Final = 10.0
 """For what another broker has already written. A follower that runs has it within a second."""
 POLL_S: Final = 0.2
 
+HOW_TO_NAME: Final = "Write BROKER=DIRECTORY, for example 1=/mnt/b1/kafka, with commas between several directories"
+
 INTERNAL: Final = "__"
 """What the names of Kafka's own topics begin with."""
 
@@ -384,12 +386,26 @@ class Dirs:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Dirs:
+        """Without a broker, the directories themselves may say whose they are. Raises NotALogError."""
         dirs = cls()
         for text in texts:
-            broker, equals, paths = text.partition("=")
-            if not equals or not broker.isdigit() or not paths:
-                raise NotALogError(
-                    "this is not BROKER=DIRECTORY", text, "Say for example 1=/mnt/b1/kafka, with commas between several"
-                )
-            dirs.of_broker.setdefault(int(broker), []).extend(Path(path) for path in paths.split(",") if path)
+            broker, equals, listed = text.partition("=")
+            is_named = bool(equals) and broker.isdigit()
+            paths = [Path(path) for path in (listed if is_named else text).split(",") if path]
+            number = int(broker) if is_named else _own_broker(text, paths)
+            if not paths:
+                raise NotALogError("no directory was named", text, HOW_TO_NAME)
+            dirs.of_broker.setdefault(number, []).extend(paths)
         return dirs
+
+
+def _own_broker(text: str, paths: Sequence[Path]) -> int:
+    for path in paths:
+        if not path.is_dir():
+            raise NotALogError(
+                "there is no such directory, and it does not begin with a broker's id", text, HOW_TO_NAME
+            )
+    number = broker_of(paths)
+    if number is None:
+        raise NotALogError("nothing in it says which broker's it is (meta.properties)", text, HOW_TO_NAME)
+    return number

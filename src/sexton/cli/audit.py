@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,6 +23,8 @@ DIVERGED: Final = 1
 NOT_ALL_JUDGED: Final = 3
 """Exit codes. 0: the replicas agree."""
 
+DIRS_EXAMPLE: Final = "--dirs 1=/mnt/b1 2=/mnt/b2"
+
 DEFAULT_LIMIT: Final = 20
 DEFAULT_RATE_MB: Final = 50
 
@@ -33,18 +35,29 @@ class AuditGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return list(super().parse_args(ctx, spread(args)))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None and ("=" in args[0] or "/" in args[0]):
+            raise UsageError(f"{args[0]} belongs to no option", "", f"Say which directories to read: {DIRS_EXAMPLE}")
+        return super().resolve_command(ctx, args)
+
 
 def spread(arguments: Sequence[str]) -> list[str]:
-    """An option for each value, as the parser wants it."""
+    """An option for each value, as the parser wants it. Raises UsageError if there is none."""
     found: list[str] = []
-    is_inside = False
+    is_inside = is_missing = False
     for argument in arguments:
-        if is_inside and "=" in argument and not argument.startswith("-"):
+        if is_inside and not argument.startswith("-"):
             found += ["--dirs", argument]
+            is_missing = False
             continue
-        is_inside = argument == "--dirs"
-        if not is_inside:
+        if is_missing:
+            break
+        is_missing = argument == "--dirs"
+        is_inside = is_missing or argument.startswith("--dirs=")
+        if not is_missing:
             found.append(argument)
+    if is_missing:
+        raise UsageError("no directory was named", "--dirs", f"Write {DIRS_EXAMPLE}")
     return found
 
 
@@ -70,9 +83,9 @@ def audit(
         list[str] | None,
         typer.Option(
             "--dirs",
-            metavar="BROKER=DIR[,DIR]...",
-            help="Read them from the log directories of brokers, all of each broker's. With --bootstrap: of brokers "
-            "that are down.",
+            metavar="[BROKER=]DIR[,DIR]...",
+            help="Read them from the log directories of brokers, all of each broker's. Without BROKER=, its "
+            "meta.properties says which it is. With --bootstrap: of brokers that are down.",
         ),
     ] = None,
     topic: Annotated[str, typer.Option(metavar="REGEX", help="Topics, by their whole names.")] = "",
@@ -106,9 +119,10 @@ def audit(
     if context.invoked_subcommand is not None:
         return
     if not bootstrap and not dirs:
-        raise UsageError("there is nothing to read", "", "Say --bootstrap host:9092, or --dirs 1=/mnt/b1 2=/mnt/b2")
+        raise UsageError("there is nothing to read", "", f"Say --bootstrap host:9092, or {DIRS_EXAMPLE}")
     from sexton.audit import only as only_keys
     from sexton.audit import run
+    from sexton.audit.folders import Dirs
     from sexton.cli import audit_output as output
     from sexton.cli import show
     from sexton.spark import session
@@ -119,10 +133,11 @@ def audit(
 
         confirm = max(confirm, KEYS_MAX)
     wanted = None if only is None else only_keys.read(only)
+    of_broker = Dirs.parse(dirs or []).of_broker
     spark = session.start("sexton audit", master)
     tasks_count = spark.sparkContext.defaultParallelism
     sources = _sources(
-        bootstrap, dirs or [], topic, everything, command_config, rate, tasks_count, str(spark.sparkContext.master)
+        bootstrap, of_broker, topic, everything, command_config, rate, tasks_count, str(spark.sparkContext.master)
     )
     try:
         with show.spark_progress(spark.sparkContext, Console(stderr=True)) as progress:
@@ -231,7 +246,7 @@ def leave(report: Report) -> None:
 
 def _sources(
     bootstrap: str | None,
-    dirs: Sequence[str],
+    dirs: Mapping[int, Sequence[Path]],
     topic: str,
     everything: bool,
     command_config: Path | None,
@@ -240,7 +255,7 @@ def _sources(
     master: str,
 ) -> list[Source]:
     """Brokers that answer go before their directories."""
-    from sexton.audit.folders import Dirs, FolderSource
+    from sexton.audit.folders import FolderSource
 
     sources: list[Source] = []
     if bootstrap:
@@ -258,10 +273,9 @@ def _sources(
             )
         )
     if dirs:
-        of_broker = Dirs.parse(dirs).of_broker
-        if len(of_broker) < 2 and not bootstrap:
+        if len(dirs) < 2 and not bootstrap:
             raise UsageError(
                 "one broker's directories have nothing to be compared with", "--dirs", "Name those of several brokers"
             )
-        sources.append(FolderSource(of_broker, topic, everything=everything, suffix=" (files)" if bootstrap else ""))
+        sources.append(FolderSource(dirs, topic, everything=everything, suffix=" (files)" if bootstrap else ""))
     return sources
