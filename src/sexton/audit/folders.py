@@ -7,7 +7,6 @@ or a copy.
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from sexton.audit.pattern import compile_pattern
 from sexton.audit.replica import AbortedClaim, OpenClaim, Replica, ReplicaId, Skipped
 from sexton.errors import NotALogError, SextonError
 from sexton.log.stopped.kraft_metadata import ClusterMetadata, read_metadata
@@ -64,9 +64,10 @@ class FolderSource:
         self, dirs: Mapping[int, Sequence[Path]], topic: str = "", *, everything: bool = False, suffix: str = ""
     ) -> None:
         """`topic` is a regular expression of whole names. Topics that are not compacted are skipped unless `everything`
-        is asked for, where the metadata beside the partitions tells which they are. `suffix` goes to labels."""
+        is asked for, where the metadata beside the partitions tells which they are. `suffix` goes to labels. Raises
+        BadPatternError."""
         self._dirs = {broker: [path.resolve() for path in paths] for broker, paths in dirs.items()}
-        self._topic = _pattern(topic)
+        self._matches = compile_pattern(topic) if topic else None
         self._everything = everything
         self._suffix = suffix
         self._found: dict[ReplicaId, _Found] = {}
@@ -150,9 +151,7 @@ class FolderSource:
 
     def _is_wanted(self, topic: str) -> bool:
         """Internal topics only if a pattern names them."""
-        if self._topic is None:
-            return not topic.startswith(INTERNAL)
-        return self._topic.fullmatch(topic) is not None
+        return not topic.startswith(INTERNAL) if self._matches is None else self._matches(topic)
 
     def _described(self, id: ReplicaId, label: str) -> Replica:
         found = self._found[id]
@@ -251,15 +250,6 @@ class FolderSource:
 
     def close(self) -> None:
         pass
-
-
-def _pattern(topic: str) -> re.Pattern[str] | None:
-    try:
-        return re.compile(topic) if topic else None
-    except re.error as error:
-        raise NotALogError(
-            f"this is no pattern ({error})", topic, "Write a regular expression: orders|users"
-        ) from error
 
 
 def broker_of(log_dirs: Sequence[Path]) -> int | None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from sexton.audit.live.discovery import Scope
-from sexton.audit.live.errors import NothingMatchesError
 from sexton.client.metadata import TopicInfo
 
 
@@ -23,11 +20,6 @@ def test_a_pattern_is_of_whole_names_and_may_name_internal_topics() -> None:
     matches = Scope("orders|__consumer.*").matcher()
     assert [matches(topic(name)) for name in ("orders", "orders2", "my-orders")] == [True, False, False]
     assert matches(topic("__consumer_offsets", is_internal=True))
-
-
-def test_a_pattern_that_is_none_is_told() -> None:
-    with pytest.raises(NothingMatchesError, match="no pattern"):
-        Scope("orders(").matcher()
 
 
 def test_topics_that_are_named_are_asked_for_by_name() -> None:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import re2
-
 from sexton.audit.live.errors import NothingMatchesError, no_permission
+from sexton.audit.pattern import compile_pattern
 from sexton.client import apis
 from sexton.client.admin import Resource
 from sexton.client.client import Client
@@ -32,20 +31,16 @@ LITERAL: Final = re.compile(r"[A-Za-z0-9._-]+")
 @dataclass(frozen=True, slots=True)
 class Scope:
     pattern: str = ""
-    """RE2, of whole names. None: all compacted topics that are not internal."""
+    """Of whole names (`audit.pattern`). Empty: all compacted topics that are not internal."""
     takes_all: bool = False
     """Also topics that are not compacted."""
 
     def matcher(self) -> Callable[[TopicInfo], bool]:
-        """Raises NothingMatchesError if the pattern is none."""
+        """Raises BadPatternError."""
         if not self.pattern:
             return lambda topic: not topic.is_internal
-        try:
-            compiled = re2.compile(self.pattern)
-        except re2.error as error:
-            reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-            raise NothingMatchesError(f"this is no pattern: {reason}", self.pattern, "Write RE2 syntax") from None
-        return lambda topic: compiled.fullmatch(topic.name) is not None
+        matches = compile_pattern(self.pattern)
+        return lambda topic: matches(topic.name)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,7 +58,7 @@ class Found:
 
 
 async def find_topics(client: Client, scope: Scope) -> Found:
-    """Raises NoPermissionError and NothingMatchesError."""
+    """Raises NoPermissionError, NothingMatchesError and BadPatternError."""
     matches = scope.matcher()
     metadata = await client.refresh(None)
     missing = [name for name in scope.names if name not in metadata.topics]
