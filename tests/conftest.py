@@ -48,6 +48,16 @@ def spark() -> Iterator[SparkSession]:
     running.stop()
 
 
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For mistakes that a command tells at once, and not after the half minute that a session may take to start."""
+
+    def start(*arguments: object) -> None:
+        raise AssertionError("a Spark session was started")
+
+    monkeypatch.setattr(session, "start", start)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -13,7 +13,6 @@ from typer.testing import CliRunner, Result
 from sexton.cli.audit import spread
 from sexton.cli.main import app
 from sexton.records import checkpoints
-from sexton.spark import session
 from tests.audit.replicas import On, brokers
 from tests.logs import data
 
@@ -28,16 +27,6 @@ def run(*arguments: object) -> Result:
 
 def dirs_of(parent: Path, *replicas: On) -> list[str]:
     return ["--dirs", *(f"{broker}={path}" for broker, (path,) in brokers(parent, *replicas).items())]
-
-
-@pytest.fixture
-def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes longer to start than anybody wants to wait for being told of a mistake."""
-
-    def start(*arguments: object) -> None:
-        raise AssertionError("a Spark session was started")
-
-    monkeypatch.setattr(session, "start", start)
 
 
 def test_dirs_takes_all_values_that_follow_it() -> None:

@@ -18,7 +18,7 @@ from sexton.records.codecs import Codec
 from sexton.spark.fold_pass import NO_EVENTS
 from sexton.topics import copying, repartition
 from sexton.topics.copying import Failed, Order, Row, Writing, Written, batches_of
-from sexton.topics.repartition import NotCopiedError
+from sexton.topics.preparing import NotCopiedError
 from tests import logs
 from tests.spark.local_context import LocalContext
 from tests.topics.memory import TOPIC, Memory, visible

@@ -23,7 +23,8 @@ from sexton.harness.store_proxy import StoreFaults
 from sexton.topics import copying
 from sexton.topics.finding import Reading, TopicClient
 from sexton.topics.marks import TargetInUseError
-from sexton.topics.repartition import Repartition, Request
+from sexton.topics.preparing import Request, prepare
+from sexton.topics.repartition import Repartition
 from tests.spark.local_context import LocalContext
 from tests.topics.conftest import ON_KAFKA, ON_SEXTON, run
 from tests.topics.test_live import QUIET, make_topic
@@ -139,7 +140,7 @@ def client(bootstrap: str) -> Iterator[TopicClient]:
 def copy_of(client: TopicClient, source: str, target: str, **request: Any) -> Repartition:
     context = LocalContext(random.Random(1)).as_spark
     wanted = Request(source=source, target=target, **{"partitions": 4, **request})
-    return Repartition(context, client, Reading(client.connecting), wanted)
+    return Repartition(context, client, Reading(client.connecting), prepare(client, wanted))
 
 
 def crashing_after(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,9 @@ PATIENCE_S: Final = 10.0
 POLL_S: Final = 0.2
 
 HOW_TO_NAME: Final = "Write BROKER=DIRECTORY, for example 1=/mnt/b1/kafka, with commas between several directories"
+
+LOG_DIR_FILES: Final = (checkpoints.META_PROPERTIES, checkpoints.REPLICATION_OFFSET_CHECKPOINT)
+"""Either is in each log directory, also in one without partitions."""
 
 INTERNAL: Final = "__"
 """What the names of Kafka's own topics begin with."""
@@ -67,6 +71,7 @@ class FolderSource:
         is asked for, where the metadata beside the partitions tells which they are. `suffix` goes to labels. Raises
         BadPatternError."""
         self._dirs = {broker: [path.resolve() for path in paths] for broker, paths in dirs.items()}
+        self._pattern = topic
         self._matches = compile_pattern(topic) if topic else None
         self._everything = everything
         self._suffix = suffix
@@ -76,16 +81,36 @@ class FolderSource:
 
     # ---- Finding ----
 
+    def check(self, *, must_match: bool = False) -> None:
+        """Raises NotALogError if these are no log directories, or of other brokers than was said; with `must_match`, if
+        there is no topic to read."""
+        self._check_identities()
+        if not must_match:
+            return
+        metadata = self._metadata()
+        names_here = {
+            parsed.topic for paths in self._dirs.values() for path in paths for _, parsed in _partitions(path)
+        }
+        wanted = [name for name in names_here if self._is_wanted(name)]
+        if not wanted and not self._pattern:
+            raise NotALogError("there are no topics here, but internal ones", "", "--topic reads those that it names")
+        if not wanted:
+            what = f"none of the {len(names_here):,} topics here has a name like this"
+            raise NotALogError(what, self._pattern, "The pattern is of whole names")
+        if not any(self._is_compacted(name, metadata) for name in wanted):
+            what = f"none of the {len(wanted):,} topics here is compacted"
+            raise NotALogError(what, self._pattern, "--all looks at topics that are not compacted, too")
+
     def find(self) -> Sequence[Replica]:
         """May be called again, when a partition is read again."""
-        self._found, self._read_checkpoint = {}, _kept()
+        self._found, self._read_checkpoint, self.skipped = {}, _kept(), []
         self._check_identities()
         metadata = self._metadata()
         replicas: list[Replica] = []
         for broker, paths in sorted(self._dirs.items()):
             for path in paths:
-                for directory in _listed(path):
-                    replica = self._replica(broker, path, directory, metadata)
+                for directory, parsed in _partitions(path):
+                    replica = self._replica(broker, path, directory, parsed, metadata)
                     if replica is not None:
                         replicas.append(replica)
         return replicas
@@ -99,6 +124,7 @@ class FolderSource:
                     raise NotALogError("there is no such directory", str(path), "Name a broker's log directories")
                 mine = checkpoints.read_meta_properties(path / checkpoints.META_PROPERTIES)
                 if mine is None:
+                    _check_is_log_dir(path)
                     continue
                 if mine.node_id not in (None, broker):
                     raise NotALogError(
@@ -126,17 +152,20 @@ class FolderSource:
                 found.append(metadata)
         return max(found, key=lambda metadata: metadata.end_offset, default=None)
 
-    def _replica(self, broker: int, log_dir: Path, directory: Path, metadata: ClusterMetadata | None) -> Replica | None:
-        try:
-            parsed = names.parse_partition_dir(directory.name)
-        except NotALogError:
-            return None
-        if parsed.topic == names.CLUSTER_METADATA_TOPIC or not self._is_wanted(parsed.topic):
+    def _replica(
+        self,
+        broker: int,
+        log_dir: Path,
+        directory: Path,
+        parsed: names.PartitionDir,
+        metadata: ClusterMetadata | None,
+    ) -> Replica | None:
+        if not self._is_wanted(parsed.topic):
             return None
         if parsed.state is not names.DirState.LIVE:
             self.skipped.append(Skipped(str(directory), WHY_SKIPPED[parsed.state]))
             return None
-        if not self._everything and metadata is not None and not _is_compacted(parsed.topic, metadata):
+        if not self._is_compacted(parsed.topic, metadata):
             return None
         id = ReplicaId(parsed.topic, parsed.partition, broker)
         label = f"broker {broker}{self._suffix}"
@@ -151,7 +180,13 @@ class FolderSource:
 
     def _is_wanted(self, topic: str) -> bool:
         """Internal topics only if a pattern names them."""
+        if topic == names.CLUSTER_METADATA_TOPIC:
+            return False
         return not topic.startswith(INTERNAL) if self._matches is None else self._matches(topic)
+
+    def _is_compacted(self, topic: str, metadata: ClusterMetadata | None) -> bool:
+        """Or is to be read all the same."""
+        return self._everything or metadata is None or _is_compacted(topic, metadata)
 
     def _described(self, id: ReplicaId, label: str) -> Replica:
         found = self._found[id]
@@ -259,6 +294,18 @@ def broker_of(log_dirs: Sequence[Path]) -> int | None:
         if found is not None and found.node_id is not None:
             return found.node_id
     return None
+
+
+def _check_is_log_dir(path: Path) -> None:
+    if not any((path / name).exists() for name in LOG_DIR_FILES) and not any(_partitions(path)):
+        what = "this is no broker's log directory: it has neither partitions (orders-0) nor a broker's files"
+        raise NotALogError(what, str(path), "Name what the broker's log.dirs names")
+
+
+def _partitions(log_dir: Path) -> Iterator[tuple[Path, names.PartitionDir]]:
+    for path in _listed(log_dir):
+        with suppress(NotALogError):
+            yield path, names.parse_partition_dir(path.name)
 
 
 def _listed(log_dir: Path) -> list[Path]:

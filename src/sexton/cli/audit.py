@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,6 +18,10 @@ from sexton.cli.broker import UsageError
 from sexton.cli.connect import CommandConfig, parse_bootstrap
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from sexton.audit.folders import FolderSource
+    from sexton.audit.live.opening import Opening
     from sexton.audit.replica import Source
     from sexton.audit.report import Report
 
@@ -122,7 +128,6 @@ def audit(
         raise UsageError("there is nothing to read", "", f"Say --bootstrap host:9092, or {DIRS_EXAMPLE}")
     from sexton.audit import only as only_keys
     from sexton.audit import run
-    from sexton.audit.folders import Dirs
     from sexton.cli import audit_output as output
     from sexton.cli import show
     from sexton.spark import session
@@ -133,12 +138,9 @@ def audit(
 
         confirm = max(confirm, KEYS_MAX)
     wanted = None if only is None else only_keys.read(only)
-    of_broker = Dirs.parse(dirs or []).of_broker
+    asked = _Asked.of(bootstrap, dirs or [], topic, everything, command_config, rate)
     spark = session.start("sexton audit", master)
-    tasks_count = spark.sparkContext.defaultParallelism
-    sources = _sources(
-        bootstrap, of_broker, topic, everything, command_config, rate, tasks_count, str(spark.sparkContext.master)
-    )
+    sources = asked.sources(spark.sparkContext)
     try:
         with show.spark_progress(spark.sparkContext, Console(stderr=True)) as progress:
             report = run.audit(spark.sparkContext, sources, confirm=confirm, only=wanted, progress=progress)
@@ -182,13 +184,15 @@ def index(
     from sexton.audit import travelling
     from sexton.audit.folders import FolderSource, broker_of
     from sexton.audit.folds import Plan
-    from sexton.cli import show
+    from sexton.cli import audit_output, show
     from sexton.spark import session
 
     number = broker_of(directories) if broker is None else broker
     if number is None:
         raise UsageError("nothing here says which broker this is", str(directories[0]), "Say it: --broker 1")
     source = FolderSource({number: directories}, topic, everything=everything)
+    source.check()
+    audit_output.check_places(output, plan)
     shared = Plan.shared(plan)
     spark = session.start("sexton audit index", master)
     with show.spark_progress(spark.sparkContext, Console(stderr=True)) as progress:
@@ -244,38 +248,52 @@ def leave(report: Report) -> None:
         raise typer.Exit(NOT_ALL_JUDGED)
 
 
-def _sources(
-    bootstrap: str | None,
-    dirs: Mapping[int, Sequence[Path]],
-    topic: str,
-    everything: bool,
-    command_config: Path | None,
-    rate_mb: float,
-    tasks_count: int,
-    master: str,
-) -> list[Source]:
-    """Brokers that answer go before their directories."""
-    from sexton.audit.folders import FolderSource
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be read, checked before Spark starts."""
 
-    sources: list[Source] = []
-    if bootstrap:
-        from sexton.audit.live.opening import live_source
+    live: Opening | None = None
+    folders: FolderSource | None = None
 
-        sources.append(
-            live_source(
-                parse_bootstrap(bootstrap),
+    @classmethod
+    def of(
+        cls,
+        bootstrap: str | None,
+        dirs: Sequence[str],
+        topic: str,
+        everything: bool,
+        command_config: Path | None,
+        rate_mb: float,
+    ) -> _Asked:
+        from sexton.audit.folders import Dirs, FolderSource
+
+        live = folders = None
+        if dirs:
+            of_broker = Dirs.parse(dirs).of_broker
+            if len(of_broker) < 2 and not bootstrap:
+                what = "one broker's directories have nothing to be compared with"
+                raise UsageError(what, "--dirs", "Name those of several brokers")
+            suffix = " (files)" if bootstrap else ""
+            folders = FolderSource(of_broker, topic, everything=everything, suffix=suffix)
+            folders.check(must_match=not bootstrap)
+        if bootstrap:
+            from sexton.audit.live.opening import Opening
+
+            live = Opening.of(
+                parse_bootstrap(bootstrap, "--bootstrap"),
                 topic,
                 everything=everything,
                 command_config=command_config,
-                rate_bytes_per_s=rate_mb * 1_000_000 if rate_mb else None,
-                tasks_count=tasks_count,
-                master=master,
+                rate_bytes_per_s=rate_mb * 1_000_000 if rate_mb else math.inf,
             )
-        )
-    if dirs:
-        if len(dirs) < 2 and not bootstrap:
-            raise UsageError(
-                "one broker's directories have nothing to be compared with", "--dirs", "Name those of several brokers"
-            )
-        sources.append(FolderSource(dirs, topic, everything=everything, suffix=" (files)" if bootstrap else ""))
-    return sources
+            live.check()
+        return cls(live, folders)
+
+    def sources(self, context: SparkContext) -> list[Source]:
+        """Brokers that answer go before their directories."""
+        sources: list[Source] = []
+        if self.live is not None:
+            sources.append(self.live.source(tasks_count=context.defaultParallelism, master=str(context.master)))
+        if self.folders is not None:
+            sources.append(self.folders)
+        return sources

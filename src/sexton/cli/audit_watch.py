@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -16,6 +17,9 @@ from sexton.cli.broker import UsageError
 from sexton.cli.connect import CommandConfig, parse_bootstrap
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from sexton.audit.live.opening import Opening
     from sexton.audit.report import Report
 
 UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -55,37 +59,33 @@ def watch(
 
     An audit that fails is told on the standard error and in the metrics, and tried again at the next time.
     """
-    from sexton.audit import run
-    from sexton.audit.live.opening import live_source
-    from sexton.spark import session
+    from sexton.audit.live.cluster import FAILURES
+    from sexton.audit.live.opening import Opening
 
-    every_s, endpoint, addresses = parse_duration_s(every), parse_endpoint(metrics), parse_bootstrap(bootstrap)
+    every_s, endpoint, addresses = (
+        parse_duration_s(every),
+        parse_endpoint(metrics),
+        parse_bootstrap(bootstrap, "--bootstrap"),
+    )
+    opening = Opening.of(
+        addresses,
+        topic,
+        everything=everything,
+        command_config=command_config,
+        rate_bytes_per_s=rate * 1_000_000 if rate else math.inf,
+    )
+    with suppress(*FAILURES):  # a cluster that is away now is there another time
+        opening.check()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    context = session.start("sexton audit watch", master).sparkContext
-
-    def look() -> Report:
-        source = live_source(
-            addresses,
-            topic,
-            everything=everything,
-            command_config=command_config,
-            rate_bytes_per_s=rate * 1_000_000 if rate else None,
-            tasks_count=context.defaultParallelism,
-            master=str(context.master),
-        )
-        try:
-            return run.audit(context, [source])
-        finally:
-            source.close()
-
     with suppress(KeyboardInterrupt):
-        asyncio.run(_run(look, every_s, endpoint, count))
+        asyncio.run(_run(opening, every_s, endpoint, count, master))
 
 
-async def _run(look: Callable[[], Report], every_s: float, endpoint: tuple[str, int], count: int | None) -> None:
+async def _run(opening: Opening, every_s: float, endpoint: tuple[str, int], count: int | None, master: str) -> None:
     from sexton.adapters.sockets import SocketNetwork
     from sexton.audit.watch import Watched, WatchMetrics, watch
     from sexton.http.process_pages import ProcessPages
+    from sexton.spark import session
 
     watched = Watched()
     pages = ProcessPages(WatchMetrics(watched))
@@ -95,11 +95,23 @@ async def _run(look: Callable[[], Report], every_s: float, endpoint: tuple[str, 
     except OSError as error:
         what = f"cannot listen there: {error.strerror or error}"
         raise UsageError(what, f"{host}:{port}", "Give another port with --metrics") from error
-    Console(stderr=True).print(f"Metrics: http://{host or 'localhost'}:{port}/metrics", highlight=False)
     try:
-        await watch(look, watched, every_s, count=count, tell=_tell)
+        # In this thread, and last: Spark takes SIGINT over where it starts, and ends its jobs by it.
+        context = session.start("sexton audit watch", master).sparkContext
+        Console(stderr=True).print(f"Metrics: http://{host or 'localhost'}:{port}/metrics", highlight=False)
+        await watch(partial(_look, opening, context), watched, every_s, count=count, tell=_tell)
     finally:
         pages.close()
+
+
+def _look(opening: Opening, context: SparkContext) -> Report:
+    from sexton.audit import run
+
+    source = opening.source(tasks_count=context.defaultParallelism, master=str(context.master))
+    try:
+        return run.audit(context, [source])
+    finally:
+        source.close()
 
 
 def _tell(report: Report) -> None:

@@ -87,7 +87,8 @@ def repartition(
         raise UsageError(what, "--delete-extra", "Leave out --no-verify and --even-if-not-empty")
     from sexton.spark import session
     from sexton.topics.finding import TopicClient
-    from sexton.topics.repartition import Repartition, Request
+    from sexton.topics.preparing import Request, prepare
+    from sexton.topics.repartition import Repartition
 
     request = Request(
         source=source,
@@ -102,11 +103,11 @@ def repartition(
     connecting = connecting_to(bootstrap, command_config)
     console = Console(stderr=True, highlight=False)
     with TopicClient(connecting) as client:
-        client.topic(source)  # before Spark starts: people mistype names
+        ready = prepare(client, request)
         context = session.start("sexton topic repartition", master).sparkContext
         reading = reading_at(connecting, rate, context)
         with show.spark_progress(context, console) as progress:
-            work = Repartition(context, client, reading, request, progress)
+            work = Repartition(context, client, reading, ready, progress)
             work.copy()
             found = work.verify() if verify else None
             if delete_extra and work.delete_extra():

@@ -144,6 +144,12 @@ class TopicClient:
         self._thread.close()
 
     def __enter__(self) -> TopicClient:
+        """Connects once, so that a wrong address shows at once."""
+        try:
+            self.run(lambda client: client.open())
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 from pyspark import RDD, SparkContext
@@ -27,7 +27,6 @@ from sexton.client.client import Client
 from sexton.client.producer import Message, Producer
 from sexton.compaction import chunking
 from sexton.compaction.transactions import for_tasks, join_events
-from sexton.errors import SextonError
 from sexton.records.keyhash import random_hash_key
 from sexton.spark.counting import Counts
 from sexton.spark.fold_compare import View
@@ -49,7 +48,8 @@ from sexton.topics.copying import (
 )
 from sexton.topics.finding import PartitionLog, Reading, TopicClient, TopicLog
 from sexton.topics.looking import records_at
-from sexton.topics.marks import Marks, TargetInUseError
+from sexton.topics.marks import Marks
+from sexton.topics.preparing import NotCopiedError, Ready, is_compacted
 from sexton.topics.stats import count_keys
 from sexton.topics.verifying import Verified, verify
 
@@ -59,27 +59,6 @@ TAIL_RECORDS: Final = 1_000
 """A round that has copied no more than that is the last."""
 
 Progress = Callable[[str, int], None]
-
-
-class NotCopiedError(SextonError):
-    """What was asked for cannot be copied like this. Nothing was written."""
-
-    exit_code: ClassVar[int] = 65
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    source: str
-    target: str
-    partitions: int | None = None
-    """None: the target exists."""
-    replicas: int | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-    keeps_all: bool | None = None
-    """All records in order, not only the newest of each key. None: if the source is not compacted."""
-    codec: int | None = None
-    """None: the one that most of the source has."""
-    takes_what_is_there: bool = False
 
 
 @dataclass(slots=True)
@@ -95,80 +74,25 @@ class Copied:
 
 
 class Repartition:
+    """From what `preparing.prepare` has found and made ready."""
+
     def __init__(
         self,
         context: SparkContext,
         client: TopicClient,
         reading: Reading,
-        request: Request,
+        ready: Ready,
         progress: Progress = lambda step, tasks: None,
     ) -> None:
         self._context = context
         self._client = client
         self._reading = reading
-        self._request = request
+        self._request = ready.request
         self._progress = progress
-        self.copied = Copied()
-        if request.source == request.target:
-            raise NotCopiedError("source and target are the same topic", request.source, "Name another target")
-        self.source = client.topic(request.source)
-        self.keeps_all = self._records_wanted(self.source)
-        self.target = self._ready_target()
-        self._begin()
-
-    @staticmethod
-    def _is_compacted(topic: TopicLog, otherwise: bool) -> bool:
-        return otherwise if topic.is_compacted is None else topic.is_compacted
-
-    def _records_wanted(self, source: TopicLog) -> bool:
-        if self._request.keeps_all is not None:
-            return self._request.keeps_all
-        if source.is_compacted is None:
-            what = "no permission to see whether it is compacted (DescribeConfigs)"
-            raise NotCopiedError(what, source.name, "Say --records latest, or --records all")
-        return not source.is_compacted
-
-    # ---- Before ----
-
-    def _ready_target(self) -> TopicLog:
-        request, client = self._request, self._client
-        if not client.run(lambda inside: target_topic.exists(inside, request.target)):
-            if request.partitions is None:
-                raise NotCopiedError("there is no such topic", request.target, "Say how many partitions it shall have")
-            count = request.partitions
-            client.run(
-                lambda inside: target_topic.make(
-                    inside, self.source, request.target, count, request.replicas, request.settings
-                )
-            )
-        found = client.topic(request.target)
-        if request.partitions not in (None, found.partition_count):
-            what = f"the topic exists, with {found.partition_count:,} partitions"
-            raise TargetInUseError(what, request.target, "Name another, or delete it")
-        client.run(lambda inside: target_topic.make_ready(inside, found))
-        return found
-
-    def _begin(self) -> None:
-        names = self.source.name, self.target.name
-        marks = self._client.run(lambda inside: progress_marks.read_marks(inside, *names))
-        self._ends = {log.partition: log.high_watermark for log in self.target.partitions}
-        starts = {log.partition: log.log_start_offset for log in self.source.partitions}
-        start = progress_marks.start_of(
-            self.target.name,
-            marks,
-            self._ends,
-            {log.partition: log.high_watermark for log in self.source.partitions},
-            may_repeat=self._is_compacted(self.target, otherwise=False),
-            takes_what_is_there=self._request.takes_what_is_there,
-        )
-        self.copied.notes += [start.note] if start.note else []
-        for number, offset in start.from_offsets.items():
-            if offset < starts[number]:
-                what = f"offsets {offset:,} to {starts[number]:,} of partition {number}"
-                self.copied.notes.append(f"{what} were deleted before they were copied")
-        self.copied.offsets = {
-            number: max(offset, start.from_offsets.get(number, offset)) for number, offset in starts.items()
-        }
+        self.source, self.target = ready.source, ready.target
+        self.keeps_all = ready.keeps_all
+        self._ends = {log.partition: log.high_watermark for log in ready.target.partitions}
+        self.copied = Copied(offsets=dict(ready.offsets), notes=list(ready.notes))
 
     def _mark(self, *, is_under_way: bool = False) -> None:
         marks = Marks(dict(self.copied.offsets), dict(self._ends), is_under_way)
@@ -209,7 +133,7 @@ class Repartition:
             ),
             target_count=self.target.partition_count,
             keeps_all=self.keeps_all,
-            keeps_keyless=self.keeps_all and not self._is_compacted(self.target, otherwise=True),
+            keeps_keyless=self.keeps_all and not is_compacted(self.target, otherwise=True),
         )
         self._ends = {**self._ends, **{each.target: each.end_offset for each in written}}
         for log in logs:
@@ -219,7 +143,7 @@ class Repartition:
         self.copied.record_count += count
         self.copied.round_count += 1
         self.copied.notes += done.notes
-        if not (self.keeps_all and not self._is_compacted(self.target, otherwise=True)):
+        if not (self.keeps_all and not is_compacted(self.target, otherwise=True)):
             self.copied.keyless_count += done.keyless_count
         return count
 

@@ -15,7 +15,8 @@ from sexton.audit.live.connecting import Connecting
 from sexton.audit.run import audit
 from sexton.cli.connect import parse_bootstrap
 from sexton.topics.finding import Reading, TopicClient
-from sexton.topics.repartition import Repartition, Request
+from sexton.topics.preparing import Request, prepare
+from sexton.topics.repartition import Repartition
 from sexton.topics.stats import collect
 from tests.audit.live.old_kafka import old_kafka
 from tests.audit.live.reading import read, source_at
@@ -66,6 +67,7 @@ def test_topics_are_counted_and_copied_through_a_broker_that_passes_nothing_on(b
         assert total is not None
         assert total.key_count is not None
         assert (total.record_count.value, total.key_count.value) == (1_001, 51)
-        work = Repartition(context, client, reading, Request(source=TOPIC, target="users-4", partitions=4))
+        ready = prepare(client, Request(source=TOPIC, target="users-4", partitions=4))
+        work = Repartition(context, client, reading, ready)
         work.copy()
         assert work.verify().same_count == 51
