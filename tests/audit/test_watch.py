@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from typer.testing import CliRunner
 
 from sexton.adapters.sockets import SocketNetwork
 from sexton.audit.report import Report
 from sexton.audit.watch import Watched, WatchMetrics, watch
 from sexton.cli.audit_watch import parse_duration_s, parse_endpoint
 from sexton.cli.broker import UsageError
+from sexton.cli.main import app
 from sexton.errors import SextonError
 from sexton.http.process_pages import ProcessPages
+from sexton.spark import session
 from tests.audit.replicas import On, audited, brokers
 from tests.logs import data
 
@@ -82,6 +87,18 @@ async def test_metrics_are_served(diverged: Report) -> None:
     registry = CollectorRegistry()
     registry.register(WatchMetrics(watched))
     assert body.endswith(generate_latest(registry))
+
+
+def test_a_watch_begins_where_its_cluster_is_away_and_logs_its_own_lines_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = SimpleNamespace(defaultParallelism=1, master="local[1]")
+    monkeypatch.setattr(session, "start", lambda *given: SimpleNamespace(sparkContext=context))
+    arguments = ["audit", "watch", "--bootstrap", "127.0.0.1:1", "--metrics", "127.0.0.1:0", "--count", "1"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.exception
+    assert "this audit failed: 127.0.0.1:1" in caplog.text
+    assert not logging.getLogger("py4j.clientserver").isEnabledFor(logging.INFO)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("6h", 21_600), ("30m", 1_800), ("1.5d", 129_600), ("90s", 90)])

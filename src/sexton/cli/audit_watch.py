@@ -77,6 +77,7 @@ def watch(
     with suppress(*FAILURES):  # a cluster that is away now is there another time
         opening.check()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each connection that it closes
     with suppress(KeyboardInterrupt):
         asyncio.run(_run(opening, every_s, endpoint, count, master))
 
