@@ -14,6 +14,8 @@ from sexton.audit.classes import Class
 from sexton.audit.judge import Verdict
 from sexton.cli.audit import spread
 from sexton.cli.main import app
+from sexton.records import checkpoints
+from sexton.records.checkpoints import MetaProperties
 from tests.audit.replicas import On, write
 from tests.logs import commit, data, in_transaction
 from tests.project import PROJECT_DIR
@@ -58,6 +60,22 @@ def test_the_example_is_what_the_command_prints(spark: SparkSession, tmp_path: P
     command, printed = re.findall(r"```console\n\$ (.*?)\n```\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
     write_example(tmp_path)
     assert run(command, tmp_path) == _lasting(printed)
+
+
+@pytest.mark.spark
+def test_folds_are_made_and_compared_as_the_page_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From directories as brokers write them, which say whose they are."""
+    index, compare = re.search(r"runs these -->\n```\n(.*?) *#.*\n(.*)\n```", PAGE.read_text()).groups()  # type: ignore[union-attr]
+    write_example(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for broker in (1, 2, 3):
+        meta = checkpoints.encode_meta_properties(MetaProperties("a cluster", broker))
+        (tmp_path / f"b{broker}" / checkpoints.META_PROPERTIES).write_bytes(meta)
+        told = run(index.replace("/var/lib/kafka", f"/mnt/b{broker}").replace("b1.fold", f"b{broker}.fold"), tmp_path)
+        assert f"3 replicas of broker {broker}" in told
+    assert "3 partitions: 1 agree, 2 diverged" in run(compare, tmp_path)
 
 
 def test_every_command_in_the_page_exists_with_its_options() -> None:

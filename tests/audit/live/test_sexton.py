@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
+from sexton.audit.folders import broker_of
 from sexton.audit.live.source import LiveSource
 from sexton.audit.replica import Replica
 from sexton.harness.brokers import SextonCluster
@@ -53,6 +54,10 @@ def test_followers_are_read_and_hold_what_the_leader_holds(sexton: SextonCluster
         contents = [read(source, each) for each in replicas]
         assert contents[0].records == contents[1].records == contents[2].records
         assert [{offset for _, offset in each.aborted} for each in contents] == [{1_000}] * 3
+
+
+def test_a_brokers_directory_says_whose_it_is(sexton: SextonCluster) -> None:
+    assert [broker_of([sexton.log_dir(number)]) for number in (1, 2, 3)] == [1, 2, 3]
 
 
 def test_a_broker_that_is_away_is_told_and_the_others_are_read(sexton: SextonCluster) -> None:
