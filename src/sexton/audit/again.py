@@ -14,6 +14,8 @@ from sexton.records.kernels.scan import scan_whole
 
 CLAIM_LOOKS: Final = 2
 """How often what a running broker lists is read again, before it is told."""
+WEDGED_PAUSE_S: Final = 0.5
+"""Before each time that a broker is asked again for its last stable offset."""
 
 
 def is_still_claimed(source: Source, claim: WrongClaim, standings: Mapping[int, Standing]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sexton.audit.replica import AbortedClaim
+from sexton.audit.replica import AbortedClaim, OpenClaim, Replica
 from sexton.audit.standing import Marker, Standing
 from sexton.records.batch import ControlType
 from sexton.types import NO_OFFSET
@@ -34,6 +34,36 @@ class WrongClaim:
     replica: int
     because: str
     facts: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Wedged:
+    """A broker whose last stable offset is below what its own log gives, and below another broker's: its consumers with
+    read_committed wait for nothing that could come."""
+
+    replica: int
+    offset: int
+    """Its last stable offset, as it says."""
+    expected: int
+    """By its own markers: no transaction below it is open."""
+    listed: OpenClaim | None = None
+    """One that the broker lists as open there, all the same."""
+
+    def is_still_so(self, now: Replica) -> bool:
+        """A broker tells of its high watermark a moment before its last stable offset follows, so it is asked again."""
+        return now.is_read and now.last_stable_offset == self.offset
+
+
+def find_wedged(standings: Mapping[int, Standing]) -> list[Wedged]:
+    found = []
+    for number, each in standings.items():
+        offset, cut = each.replica.last_stable_offset, each.replica.cut
+        if not each.replica.is_live or each.lags or offset is None or cut is None:
+            continue
+        if offset < min(cut, each.visible_end):
+            listed = next((claim for claim in each.replica.open if claim.first_offset <= offset), None)
+            found.append(Wedged(number, offset, each.visible_end, listed))
+    return found
 
 
 def find_mismatches(standings: Mapping[int, Standing]) -> Mismatches:

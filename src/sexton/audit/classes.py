@@ -55,7 +55,7 @@ _KNOWN: Final = {
     Class.STUCK: _Meaning(
         "stuck",
         "Consumers with read_committed get nothing from here on: a transaction is open whose marker was compacted away "
-        "elsewhere, and will never come.",
+        "elsewhere, and will never come; or the broker holds its last stable offset back without one.",
     ),
     Class.LOST_RECORD: _Meaning(
         "lost-record", "This replica has lost a record that was acknowledged: a disk, an unclean stop, or a bug."

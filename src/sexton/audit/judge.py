@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sexton.audit.claims import Mismatches, WrongClaim, find_mismatches, wrong_claims
+from sexton.audit.claims import Mismatches, Wedged, WrongClaim, find_mismatches, find_wedged, wrong_claims
 from sexton.audit.classes import Class
 from sexton.audit.explain import explain
 from sexton.audit.keys import DifferingKey, Explained
@@ -119,9 +119,10 @@ def judge(
     counts: Counts,
     claims: Sequence[WrongClaim] | None = None,
     mismatches: Mismatches | None = None,
+    wedged: Sequence[Wedged] | None = None,
 ) -> PartitionReport:
-    """`standings` are settled. Keys have been looked up, as many as are to be explained. `claims` and
-    `mismatches` are those that were still there when they were looked at again; None: all that these standings show."""
+    """`standings` are settled. Keys have been looked up, as many as are to be explained. `claims`, `mismatches` and
+    `wedged` are those that were still there when they were looked at again; None: all that these standings show."""
     failures = [(each.label, each.failure) for each in standings.values() if each.failure is not None]
     failures += [(each.label, each.failure) for each in unread if each.failure is not None]
     readable = {number: each for number, each in standings.items() if each.failure is None}
@@ -132,6 +133,7 @@ def judge(
         cases = [Case(key, explain(key, readable, reference, mismatches)) for key in keys]
         findings = [
             *_stuck(readable, reference, counts),
+            *_wedged(readable, find_wedged(readable) if wedged is None else wedged),
             *_lost_ends(readable),
             *(
                 Finding(Class.WRONG_CLAIM, each.replica, each.because, 0, each.facts)
@@ -222,6 +224,31 @@ def _stuck(standings: Mapping[int, Standing], reference: int, counts: Counts) ->
                     },
                 )
             )
+    return found
+
+
+def _wedged(standings: Mapping[int, Standing], wedged: Sequence[Wedged]) -> list[Finding]:
+    found = []
+    for each in wedged:
+        standing = standings[each.replica]
+        lists = ", nor does it list one" if standing.replica.claims_are_complete else ""
+        if each.listed is not None:
+            lists = (
+                f", though it lists one of producer {each.listed.producer_id} since offset {each.listed.first_offset:,}"
+            )
+        found.append(
+            Finding(
+                Class.STUCK,
+                each.replica,
+                f"{standing.label} is stuck at offset {each.offset:,}: its last stable offset stays there, where "
+                f"others' go on, and its log has no open transaction below {each.expected:,}{lists}",
+                facts={
+                    "last_stable_offset": each.offset,
+                    "last_stable_offset_by_markers": each.expected,
+                    "producer_id": each.listed.producer_id if each.listed is not None else None,
+                },
+            )
+        )
     return found
 
 

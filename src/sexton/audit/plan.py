@@ -164,7 +164,11 @@ def _nobody_is_right(repair: _Repair) -> Iterator[str]:
 def _stuck(repair: _Repair, server: str) -> Iterator[str]:
     topic, partition = repair.report.topic_partition
     for finding in repair.report.findings:
-        if finding.is_class == Class.STUCK:
+        if finding.is_class == Class.STUCK and "first_offset" not in finding.facts:
+            yield f"**About what is stuck.** {finding.because}. Its log is right, and a broker works this offset out"
+            yield "anew when it starts: a restart may be enough, in place of step 1. Audit again after it."
+            yield ""
+        elif finding.is_class == Class.STUCK:
             yield f"**About the stuck transaction.** {finding.because}. If that replica led, this would end it:"
             yield ""
             yield from _shell(

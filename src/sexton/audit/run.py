@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pyspark import SparkContext
 
-from sexton.audit.again import is_still_claimed, is_still_mismatched
-from sexton.audit.claims import find_mismatches, wrong_claims
+from sexton.audit.again import CLAIM_LOOKS, WEDGED_PAUSE_S, is_still_claimed, is_still_mismatched
+from sexton.audit.claims import Wedged, find_mismatches, find_wedged, wrong_claims
 from sexton.audit.former import of_one_topic_each
 from sexton.audit.judge import Counts, PartitionReport, judge
 from sexton.audit.keys import DifferingKey
@@ -181,7 +181,11 @@ class _Attempt:
         if any(each.replica.is_working for each in self._members):
             standings, compared, busy = self._look_until_settled(job, standings, compared)
         self.size_bytes = sum(facts.size_bytes for each in self._members for facts in each.facts)
-        return {name: self._report(name, standings[name], compared.get(name), busy.get(name, 0)) for name in standings}
+        wedged = self._wedged(standings)
+        return {
+            name: self._report(name, standings[name], compared.get(name), busy.get(name, 0), wedged)
+            for name in standings
+        }
 
     def _compare(self, job: FoldJob) -> tuple[AllStandings, dict[TopicPartition, Compared]]:
         standings = {name: self._standings(name) for name in self._partitions}
@@ -310,8 +314,29 @@ class _Attempt:
         readable = {number: each for number, each in all_of_it.items() if each.failure is None}
         return {**all_of_it, **settle(readable)}
 
+    def _wedged(self, standings: AllStandings) -> dict[int, Wedged]:
+        """By member. All are asked again together: a broker may be wedged in each of its partitions."""
+        readable = ({number: one for number, one in some.items() if one.failure is None} for some in standings.values())
+        suspects = {each.replica: each for some in readable for each in find_wedged(some)}
+        by_source = self._by_source(lambda member: member.number in suspects)
+        found = dict(suspects)
+        for _ in range(CLAIM_LOOKS):
+            if not found:
+                break
+            time.sleep(WEDGED_PAUSE_S)
+            for source, members in by_source:
+                for member, now in zip(members, source.now([each.replica.id for each in members]), strict=True):
+                    if not suspects[member.number].is_still_so(now):
+                        found.pop(member.number, None)
+        return found
+
     def _report(
-        self, name: TopicPartition, standings: Mapping[int, Standing], compared: Compared | None, busy_count: int
+        self,
+        name: TopicPartition,
+        standings: Mapping[int, Standing],
+        compared: Compared | None,
+        busy_count: int,
+        wedged: Mapping[int, Wedged],
     ) -> PartitionReport:
         readable = sorted(number for number, each in standings.items() if each.failure is None)
         reference = reference_of({number: standings[number] for number in readable}) if readable else None
@@ -337,7 +362,8 @@ class _Attempt:
             number: [each for each in some if is_still_mismatched(source_of[number], number, each, together)]
             for number, some in (find_mismatches(together) if keys else {}).items()
         }
-        return judge(name, standings, reference, self._unread.get(name, ()), keys, counts, claims, mismatches)
+        stuck = [wedged[number] for number in readable if number in wedged]
+        return judge(name, standings, reference, self._unread.get(name, ()), keys, counts, claims, mismatches, stuck)
 
     def _looked_up(self, compared: Compared, readable: Sequence[int]) -> tuple[list[DifferingKey], int]:
         """The differing keys with their records; those that have changed meanwhile are counted instead. If all have,
