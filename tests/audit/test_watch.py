@@ -22,7 +22,7 @@ from sexton.errors import SextonError
 from sexton.http.process_pages import ProcessPages
 from sexton.spark import session
 from tests.audit.replicas import On, audited, brokers
-from tests.logs import data
+from tests.logs import abort, data, in_transaction
 
 FILLER = data((b"filler", b"x"), at=8)
 CAME_BACK = On([data((b"user", b"alice"), at=0), FILLER])
@@ -49,6 +49,14 @@ def test_keys_that_differ_are_counted_by_class_and_partition(diverged: Report) -
     assert sample(watched, "sexton_audit_partition_differing_keys", **labels) == 1
     assert sample(watched, "sexton_audit_partitions", verdict="diverged") == 1
     assert sample(watched, "sexton_audit_partitions", verdict="agree") == 0
+
+
+def test_a_replica_that_is_wrong_without_a_key_counts_as_one(tmp_path: Path) -> None:
+    whole = [in_transaction((b"a", b"1"), at=0, pid=7), abort(6, 7), FILLER]
+    watched = Watched(report=audited(brokers(tmp_path, On(whole), On(whole, aborted=[]))))
+    assert sample(watched, "sexton_audit_differing_keys", **{"class": "wrong-claim"}) == 1
+    labels = {"topic": "orders", "partition": "0", "class": "wrong-claim"}
+    assert sample(watched, "sexton_audit_partition_differing_keys", **labels) == 1
 
 
 def test_an_audit_that_fails_is_counted_and_tried_again(diverged: Report) -> None:

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from sexton.audit.classes import Class
-from sexton.audit.judge import Verdict
+from sexton.audit.judge import PartitionReport, Verdict
 from sexton.audit.report import Report
 from sexton.errors import SextonError
 
@@ -35,12 +35,18 @@ class Watched:
     ended_s: float = 0.0
 
 
+def keys_by_class(partition: PartitionReport) -> dict[Class, int]:
+    """What is wrong with a replica and concerns no key, such as a wrong claim, counts as one: an alert asks for more
+    than 0."""
+    return {Class(number): count or 1 for number, count in partition.by_class.items()}
+
+
 def differing_keys(report: Report) -> Counter[str]:
-    """Numbers of differing keys, by class. A replica that is stuck and hides no key counts as one."""
+    """Numbers of differing keys, by class."""
     counts: Counter[str] = Counter()
     for partition in report.partitions:
-        for is_class, count in partition.by_class.items():
-            counts[Class(is_class).label] += count
+        for is_class, count in keys_by_class(partition).items():
+            counts[is_class.label] += count
         counts[UNEXPLAINED] += partition.unexplained_count
     return counts
 
@@ -84,9 +90,9 @@ class WatchMetrics(Collector):
         )
         for each in report.partitions:
             topic, number = each.topic_partition
-            for is_class, count in each.by_class.items():
-                if Class(is_class).is_error:
-                    by_partition.add_metric([topic, str(number), Class(is_class).label], count)
+            for is_class, count in keys_by_class(each).items():
+                if is_class.is_error:
+                    by_partition.add_metric([topic, str(number), is_class.label], count)
         yield by_partition
 
 
