@@ -133,6 +133,11 @@ bench-live: ## Compaction while a cluster is used, beside Apache Kafka: what cli
 	@scripts/setup test
 	@$(BIN)/python -m benchmarks.live_compaction
 
+.PHONY: bench-audit
+bench-audit: ## `sexton audit` of 3 x 2 GB beside kafka-dump-log, of 50 million keys, of 1,000 partitions (7 GB of disk, takes long)
+	@scripts/setup test
+	@$(BIN)/python -m benchmarks.audit
+
 .PHONY: soak
 soak: ## kill -9 of `sexton compact` at random moments, 100 times; 4,000 random logs; what takes too long with real Kafka
 	@scripts/setup test
