@@ -145,6 +145,16 @@ soak: ## kill -9 of `sexton compact` at random moments, 100 times; 4,000 random 
 	@$(BIN)/python -m pytest tests/kafka tests/audit tests/topics -m soak
 	@SEXTON_SEEDS=4000 $(BIN)/python -m pytest tests/spark/test_compact_matches_reference.py
 
+AUDITS ?= 20
+AUDIT_WRITES ?= 5000
+AUDIT_SECONDS ?= 60
+
+.PHONY: soak-audit
+soak-audit: ## AUDITS audits of a Kafka that takes AUDIT_WRITES writes a second for AUDIT_SECONDS, compacts and moves its leaders
+	@scripts/setup test
+	@$(BIN)/python -m pytest tests/audit/live/test_under_load.py -m soak -s \
+		--audits $(AUDITS) --writes $(AUDIT_WRITES) --seconds $(AUDIT_SECONDS)
+
 .PHONY: chaos
 chaos: ## Five minutes of kill -9, SIGSTOP and metastore outages against real brokers; nothing acknowledged is lost
 	@scripts/setup test

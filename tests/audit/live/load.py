@@ -16,20 +16,23 @@ from sexton.client.admin import Admin
 from sexton.errors import SextonError
 
 KEYS_COUNT = 400
-BURST_COUNT = 200
-BURST_PAUSE_S = 0.05
+WRITES_PER_S = 3_000
+PAUSE_S = 0.02
 MOVE_PAUSE_S = 2.0
 
 
 class Load:
-    def __init__(self, bootstrap: str, topic: str, partitions: int, seed: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, seed: int, writes_per_s: int) -> None:
         self.written_count = 0
+        """Acknowledged, without those of transactions."""
+        self.began_s = time.monotonic()
         self.transactions_count = 0
         self.moved_count = 0
         self._bootstrap = bootstrap
         self._topic = topic
         self._partitions = partitions
         self._seed = seed
+        self._writes_per_s = writes_per_s
         self._is_over = threading.Event()
         self._failures: list[BaseException] = []
         work = (self._write, self._write_in_transactions, self._move_leaders)
@@ -55,15 +58,24 @@ class Load:
             self._failures.append(error)
 
     def _write(self) -> None:
+        """As many a second as were asked for, or as the brokers take: what a moment was too short for is not made up
+        for."""
         rng = random.Random(self._seed)
-        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 2})
+        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 2, "on_delivery": self._delivered})
+        last_s = time.monotonic()
         while not self._is_over.is_set():
-            for _ in range(BURST_COUNT):
+            now_s = time.monotonic()
+            due = min(1.0, now_s - last_s) * self._writes_per_s
+            for _ in range(int(due)):
                 value = None if rng.random() < 0.4 else f"{rng.random()}"
-                self._produce(producer, rng, value)
-                self.written_count += 1
-            producer.flush(30)
-            time.sleep(BURST_PAUSE_S)
+                with suppress(BufferError):
+                    self._produce(producer, rng, value)
+            last_s = now_s - (due - int(due)) / self._writes_per_s
+            producer.poll(PAUSE_S)
+        producer.flush(30)
+
+    def _delivered(self, error: object, message: object) -> None:
+        self.written_count += error is None
 
     def _write_in_transactions(self) -> None:
         """A producer that meets an error it cannot recover from is replaced, as an application would be."""
@@ -116,8 +128,10 @@ class Load:
 
 
 @contextmanager
-def load(bootstrap: str, topic: str, partitions: int, seed: int = 1) -> Iterator[Load]:
-    working = Load(bootstrap, topic, partitions, seed)
+def load(
+    bootstrap: str, topic: str, partitions: int, seed: int = 1, writes_per_s: int = WRITES_PER_S
+) -> Iterator[Load]:
+    working = Load(bootstrap, topic, partitions, seed, writes_per_s)
     working.start()
     try:
         yield working

@@ -3,6 +3,7 @@ planted corruption is found among them, each time."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,8 @@ from sexton.audit.classes import Class
 from sexton.audit.judge import PartitionReport, Verdict
 from sexton.audit.run import audit
 from sexton.harness.kafka import KafkaCluster
-from tests.audit.live.load import load
+from tests.audit.live.conftest import Asked
+from tests.audit.live.load import WRITES_PER_S, Load, load
 from tests.audit.live.planting import BAD, CLEANED, EAGER, PLANTED, plant
 from tests.audit.live.reading import source_at
 
@@ -21,6 +23,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.soak]  # tests/a
 
 TOPIC = "users"
 AUDITS_COUNT = 3
+STILL_KEYS_COUNT = 100_000
+LEAST_PART = 0.8
+"""Of the writes that were asked for: with fewer the load was another one."""
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +51,28 @@ def assert_only_the_planted_key(found: PartitionReport) -> None:
     assert not found.findings
 
 
-def look_under_load(spark: SparkSession, kafka: KafkaCluster, count: int) -> None:
-    with load(kafka.bootstrap, TOPIC, 2) as working:
-        for number in range(count):
+def look_under_load(
+    spark: SparkSession, kafka: KafkaCluster, count: int, *, seconds: float = 0, writes_per_s: int = WRITES_PER_S
+) -> Load:
+    """So often, and for so long at least."""
+    with load(kafka.bootstrap, TOPIC, 2, writes_per_s=writes_per_s) as working:
+        number = 0
+        while number < count or time.monotonic() - working.began_s < seconds:
             found = look(spark, kafka)
+            number += 1
             for each in found.values():
                 print(number, each.name, each.verdict, each.counts, [finding.because for finding in each.findings])
             assert not found[1].verdict.is_error, found[1]
             assert not found[1].cases
             assert not found[1].findings
             assert_only_the_planted_key(found[0])
-        print(working.written_count, working.transactions_count, working.moved_count)
+        took_s = time.monotonic() - working.began_s
+        print(f"{number} audits in {took_s:.0f} s: {working.written_count / took_s:,.0f} writes a second, ", end="")
+        print(f"{working.transactions_count:,} transactions, leaders moved {working.moved_count} times")
         assert working.written_count > 1_000
         assert working.transactions_count > 10
         assert working.moved_count > 0
+    return working
 
 
 def test_nobody_is_accused_who_is_right_and_who_is_wrong_is_accused_each_time(
@@ -71,11 +84,15 @@ def test_nobody_is_accused_who_is_right_and_who_is_wrong_is_accused_each_time(
     assert_only_the_planted_key(found[0])
 
 
-@pytest.mark.soak
-def test_twenty_times_in_a_row_and_among_a_hundred_thousand_keys(spark: SparkSession, kafka: KafkaCluster) -> None:
+def test_as_often_as_asked_for_at_so_many_writes_a_second_among_a_hundred_thousand_keys(
+    spark: SparkSession, kafka: KafkaCluster, asked: Asked
+) -> None:
+    """`make soak-audit` says how often, how fast, and for how long."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 20})
-    for number in range(100_000):
+    for number in range(STILL_KEYS_COUNT):
         producer.produce(TOPIC, key=f"still-{number}", value="v", partition=0)
         producer.poll(0)
     assert producer.flush(120) == 0
-    look_under_load(spark, kafka, 20)
+    working = look_under_load(spark, kafka, asked.audits_count, seconds=asked.seconds, writes_per_s=asked.writes_per_s)
+    wanted_count = asked.writes_per_s * (time.monotonic() - working.began_s)
+    assert working.written_count > LEAST_PART * wanted_count, "the brokers did not take what they were to take"
