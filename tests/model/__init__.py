@@ -13,6 +13,7 @@ Each rule of docs/rules.md is a switch (`switches.py`), so that a test can remov
     cluster.py      what befalls brokers: elections, crashes, disks, membership, time
     producers.py    what a replica knows of the transactional producer
     compaction.py   compactions, their commit, their adoption
+    deferral.py     which records of the clean section a pass may leave where they are
     consumers.py    slow readers, and fetches that are torn in two
     checks.py       what must hold in every state and after every step
     rest.py         the return to quiescence
@@ -20,7 +21,8 @@ Each rule of docs/rules.md is a switch (`switches.py`), so that a test can remov
     explore.py      all states up to a bound, breadth first
     walk.py         random walks, and the shrinking of what they find
     arenas.py       which part of the world an exploration looks at
-    traps.py        for every rule, where it is missed (compact_once.py: those of adoption)
+    traps.py        for every rule, where it is missed
+                    (compact_once.py, deferral_traps.py: those of adoption, and of deferral)
     explorations.py where nothing may be found
     insync/         a second model: how in-sync sets are changed, which happens at once here
 """

@@ -9,7 +9,8 @@ import random
 import sys
 
 from tests.model.compact_once import COMPACT_ONCE
-from tests.model.explorations import COARSE, FINE, WALKS
+from tests.model.deferral_traps import DEFERRAL
+from tests.model.explorations import COARSE, DEFERRED, FINE, WALKS
 from tests.model.explore import Model, explore, tell
 from tests.model.insync import arenas as insync
 from tests.model.insync.machine import Machine as InSync
@@ -22,8 +23,8 @@ STEPS = 150
 
 
 def models() -> dict[str, Model]:
-    traps = {**SEEDS, **TRAPS, **MORE, **COMPACT_ONCE}
-    arenas = {**FINE, **COARSE, **{f"the arena of: {name}": trap.arena for name, trap in traps.items()}}
+    traps = {**SEEDS, **TRAPS, **MORE, **COMPACT_ONCE, **DEFERRAL}
+    arenas = {**FINE, **COARSE, **DEFERRED, **{f"the arena of: {name}": trap.arena for name, trap in traps.items()}}
     of_insync = {**insync.CLEAN, **{f"the arena of: {name}": trap.arena for name, trap in INSYNC_TRAPS.items()}}
     return {name: Machine(arena) for name, arena in arenas.items()} | {
         f"in-sync sets, {name}": InSync(arena) for name, arena in of_insync.items()

@@ -55,6 +55,8 @@ class Arena(NamedTuple):
     """How many producer snapshots a replica keeps."""
     swap_crashes: bool = False
     starts_independent: bool = False
+    defers: bool = False
+    """A pass may leave superseded records of the clean section where they are (`deferral.py`)."""
     coarse: bool = False
     """A follower's conversation with its leader is one step (`sync`), not many."""
     without: tuple[str, ...] = ()

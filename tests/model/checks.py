@@ -15,6 +15,7 @@ from tests.model.logs import (
     below,
     from_on,
     is_clean,
+    is_clean_but_for_values,
     is_transaction_free,
     kind_of,
     offset_of,
@@ -44,11 +45,11 @@ def check_crash(before: Broker, after: Broker) -> None:
         raise Violation("sequence forgotten", f"of the batches at {sorted(forgotten)}")
 
 
-def check_definitions(state: State) -> None:
+def check_definitions(state: State, defers: bool) -> None:
     """What the words of docs/rules.md mean."""
     for index, broker in enumerate(state[1:]):
         if broker.member and broker.incarnation == broker.registered and not state[0].independent:
-            check_progress(index, broker)
+            check_progress(index, broker, state[0].truth if defers else None)
 
 
 @cache
@@ -100,11 +101,14 @@ def _disagreement(index: int, broker: Broker, truth: Records, settled_ends: bool
     raise AssertionError
 
 
-def check_progress(index: int, broker: Broker) -> None:
-    """What MCCO and MXFO say is so. (A log may lack what lies above its end: then it will be copied clean.)"""
+def check_progress(index: int, broker: Broker, truth: Records | None) -> None:
+    """What MCCO and MXFO say is so. (A log may lack what lies above its end: then it will be copied clean.) `truth`
+    where superseded values may be left, None where a key is there once."""
     log, marks = broker.log, broker.durable
-    if not is_clean(log.records, marks.mcco):
+    if truth is None and not is_clean(log.records, marks.mcco):
         raise Violation("MCCO", f"broker {index} holds a key twice below its MCCO {marks.mcco}")
+    if truth is not None and not is_clean_but_for_values(log.records, marks.mcco, truth, marks.planned):
+        raise Violation("MCCO", f"broker {index} holds what was deleted below its MCCO {marks.mcco}")
     if not is_transaction_free(log.records, marks.mxfo):
         raise Violation("MXFO", f"broker {index} holds a transactional batch below its MXFO {marks.mxfo}")
     if broker.high_watermark > log.end or broker.flushed > log.end:

@@ -46,7 +46,12 @@ class Cluster(Replication):
         for other in range(3):
             world.set(other, in_sync=other == index)
         if self.rules.generations:
-            self.set_marks(world, index, real.with_forced_election(broker.marks, generation, broker.log.end))
+            marks = real.with_forced_election(broker.marks, generation, broker.log.end)
+            if self.arena.defers and self.rules.forced_election_forgets_mcco:
+                marks = marks._replace(mcco=broker.log.start)
+            if self.arena.defers and self.rules.forced_election_forgets_mtro:
+                marks = marks._replace(mtro=0)
+            self.set_marks(world, index, marks)
             for other in range(3):
                 if other != index and world.brokers[other].member:
                     self.empty(world, other, world.brokers[other].registered + 1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sexton.compaction.watermarks.replica import NOTHING, Pair
 from tests.model import real
 from tests.model.cluster import Cluster
+from tests.model.deferral import NONE, Pass, choices, left_by
 from tests.model.errors import Violation
 from tests.model.logs import (
     DATA,
@@ -37,11 +40,12 @@ class Compaction(Cluster):
         low = max(broker.marks.mcco, broker.log.start, 1)
         return range(low, self.stable(broker) + 1)
 
-    def result(self, world: World, records: Records, bound: int, marks: Marks) -> Records:
-        coordinated = self.is_coordinated(world)
-        last_data = _last_data(records) if self.arena.live_producer else -1
-        removable = Pair(min(marks.mtro, bound), min(marks.mxro, bound)) if coordinated else None
-        left = real.compacted(records, bound, removable, self.rules.strong_mxfo, last_data)
+    def result(self, world: World, records: Records, bound: int, marks: Marks, deferred: int = NONE) -> Records:
+        """`deferred`: which of the records that may be left where they are, are. (Of an `independent` topic none.)"""
+        task = self._pass(records, bound, marks)
+        if not self.is_coordinated(world):
+            task, deferred = task._replace(removable=None), NONE
+        left, removable = left_by(task, self.rules, deferred), task.removable
         if removable is not None:
             check_removals(records, left, bound, removable)
         if not self.rules.horizon_below_removable:
@@ -52,14 +56,25 @@ class Compaction(Cluster):
                 left = kept[:-1] + from_on(left, bound)
         return left
 
+    def choices(self, broker: Broker, bound: int) -> Iterable[int]:
+        """Of what a pass may leave where it is."""
+        if not self.arena.defers:
+            return (NONE,)
+        return choices(self._pass(broker.log.records, bound, broker.marks), self.rules)
+
+    def _pass(self, records: Records, bound: int, marks: Marks) -> Pass:
+        last_data = _last_data(records) if self.arena.live_producer else -1
+        removable = Pair(min(marks.mtro, bound), min(marks.mxro, bound))
+        return Pass(records, bound, removable, self.rules.strong_mxfo, last_data, min(marks.compacted))
+
     # Own compactions
 
-    def compact(self, world: World, index: int, bound: int) -> bool:
+    def compact(self, world: World, index: int, bound: int, deferred: int = NONE) -> bool:
         """Worked out and committed at once."""
         broker = world.brokers[index]
         if not self.is_replica(broker) or bound not in self.bounds(broker):
             return False
-        outputs = self.result(world, broker.log.records, bound, broker.marks)
+        outputs = self.result(world, broker.log.records, bound, broker.marks, deferred)
         if bound <= min(broker.marks.compacted) and outputs == broker.log.records:
             return False
         self._plan(world, index)
@@ -67,12 +82,12 @@ class Compaction(Cluster):
         self._raise(world, index, bound)
         return True
 
-    def compact_and_crash(self, world: World, index: int, bound: int) -> bool:
+    def compact_and_crash(self, world: World, index: int, bound: int, deferred: int = NONE) -> bool:
         """The broker dies between the swap and the new MCCO and MXFO."""
         broker = world.brokers[index]
         if not self.is_replica(broker) or bound not in self.bounds(broker):
             return False
-        outputs = self.result(world, broker.log.records, bound, broker.marks)
+        outputs = self.result(world, broker.log.records, bound, broker.marks, deferred)
         if outputs == broker.log.records:
             return False
         self._plan(world, index)
@@ -82,12 +97,12 @@ class Compaction(Cluster):
             self._raise(world, index, bound)
         return self.crash(world, index)
 
-    def plan(self, world: World, index: int, bound: int) -> bool:
+    def plan(self, world: World, index: int, bound: int, deferred: int = NONE) -> bool:
         broker = world.brokers[index]
         if broker.plan or not self.is_replica(broker) or bound not in self.bounds(broker):
             return False
         records = broker.log.records
-        outputs = below(self.result(world, records, bound, broker.marks), bound)
+        outputs = below(self.result(world, records, bound, broker.marks, deferred), bound)
         inputs = below(records, bound)
         if outputs == inputs and bound <= broker.marks.mcco:
             return False

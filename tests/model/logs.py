@@ -158,6 +158,33 @@ def is_clean(records: Records, offset: int) -> bool:
 
 
 @cache
+def newest_committed(truth: Records, high_watermark: int) -> dict[int, int]:
+    """By key, the newest record that is committed at this high watermark, its transaction included."""
+    seen = below(truth, high_watermark)
+    txn = transactions(seen)
+    decided = (
+        one
+        for one in seen
+        if kind_of(one) in DATA
+        and offset_of(one) not in txn.aborted
+        and (kind_of(one) not in TRANSACTIONAL or offset_of(one) in txn.ended)
+    )
+    return {key_of(one): one for one in decided}
+
+
+@cache
+def is_clean_but_for_values(records: Records, offset: int, truth: Records, planned: int) -> bool:
+    """What MCCO says with deferral: of what a tombstone below the offset deletes nothing is left, unless a newer value
+    hides it. Newer, up to the high watermark at which what this log holds was compacted."""
+    deleted_below = {
+        key: offset_of(one)
+        for key, one in newest_committed(truth, planned).items()
+        if kind_of(one) in TOMBSTONES and offset_of(one) < offset
+    }
+    return not any(kind_of(one) in DATA and offset_of(one) < deleted_below.get(key_of(one), 0) for one in records)
+
+
+@cache
 def is_transaction_free(records: Records, offset: int) -> bool:
     """What MXFO says."""
     return not any(kind_of(one) in TRANSACTIONAL for one in below(records, offset))

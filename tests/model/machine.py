@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from tests.model.arenas import Arena
 from tests.model.checks import check_crash, check_definitions, check_state, check_step
 from tests.model.consumers import Consumers
+from tests.model.deferral import NONE
 from tests.model.rest import bring_to_rest
 from tests.model.state import Action, Broker, Shared, State, World, canonical, show
 from tests.model.switches import SEXTON, Rules
@@ -49,7 +50,7 @@ class Machine(Consumers):
         if self.arena.snapshots and action[0] == "crash":
             check_crash(state[action[1] + 1], after[action[1] + 1])  # type: ignore[arg-type]
         if self._definitions:
-            check_definitions(after)
+            check_definitions(after, self.arena.defers)
             check_step(state, after, action[0])
         return after
 
@@ -74,10 +75,10 @@ class Machine(Consumers):
             self.sync(world, index)
         return True
 
-    def compact_all(self, world: World) -> bool:
+    def compact_all(self, world: World, deferred: int = NONE) -> bool:
         for index, broker in enumerate(world.brokers):
             for bound in self.bounds(broker)[-1:]:
-                self._sub_step(world, ("compact", index, bound))
+                self._sub_step(world, ("compact", index, bound, deferred))
         return True
 
     def _sub_step(self, world: World, action: Action) -> None:
@@ -153,11 +154,12 @@ class Machine(Consumers):
         arena = self.arena
         bounds = self.bounds(broker)
         for bound in bounds if arena.every_bound else bounds[-1:]:
-            yield ("compact", index, bound)
-            if arena.plans:
-                yield ("plan", index, bound)
-            if arena.swap_crashes:
-                yield ("compact_and_crash", index, bound)
+            for deferred in self.choices(broker, bound):
+                yield ("compact", index, bound, deferred)
+                if arena.plans:
+                    yield ("plan", index, bound, deferred)
+                if arena.swap_crashes:
+                    yield ("compact_and_crash", index, bound, deferred)
         if arena.plans:
             yield ("commit", index)
         if arena.snapshots:

@@ -116,17 +116,26 @@ def _record(batch: Batch) -> int:
 
 
 @cache
-def compacted(records: Records, bound: int, removable: Pair | None, settles: bool, last_data: int = -1) -> Records:
+def compacted(
+    records: Records,
+    bound: int,
+    removable: Pair | None,
+    settles: bool,
+    last_data: int = -1,
+    clean_below: int = 0,
+) -> Records:
     """What the reference compactor leaves of a log. Without `removable` it is Kafka's, which asks nobody.
 
-    `last_data` is the offset of a live producer's last batch, which stays for its sequence."""
+    `last_data` is the offset of a live producer's last batch, which stays for its sequence. Below `clean_below` it
+    looks only for keys that it has found above."""
     terms = Terms(NOW_MS, bound, RETENTION_MS)
     if removable is None:
         terms = terms.independent()
     else:
         terms = replace(terms, mtro=removable.keys, mxro=removable.transactions, settle_below=bound if settles else 0)
     producers = [] if last_data < 0 else [LastOfProducer(PRODUCER_ID, 0, last_data)]
-    return tuple(_record(batch) for batch in compact([_batch(one) for one in records], terms, producers).batches)
+    batches = [_batch(one) for one in records]
+    return tuple(_record(batch) for batch in compact(batches, terms, producers, (), clean_below).batches)
 
 
 # Histories

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.model.deferral import ALL, NONE
 from tests.model.errors import Violation
 from tests.model.logs import ABORT, EMPTIES, MARKERS, TOMBSTONES, kind_of, offset_of, transactions
 from tests.model.state import Action, State, World
@@ -31,9 +32,10 @@ def bring_to_rest(machine: Machine, state: State) -> State:
     calm = type(machine)(unbounded, machine.rules, definitions=False)
     state = _end_transactions(calm, _with_leader(calm, state))
     state = calm.apply(state, ("flush", World(state).leader)) or state
+    deferred = ALL if arena.defers else NONE
     for _ in range(ROUNDS_MAX):
         before = state
-        for action in (("sync_all",), ("compact_all",), ("sync_all",), ("coordinate",), ("wait",)):
+        for action in (("sync_all",), ("compact_all", deferred), ("sync_all",), ("coordinate",), ("wait",)):
             state = calm.apply(state, action) or state
         if state == before:
             check_rest(calm, state)

@@ -97,6 +97,20 @@ class Rules(NamedTuple):
     rebuild_brings_history: bool = True
     rebuild_sets_high_watermark: bool = True
 
+    # Deferral
+    deleted_goes: bool = True
+    """Off: what is left where it is may be deleted by a tombstone, not only superseded by a value."""
+    aborted_goes: bool = True
+    """Off: aborted records may be left where they are, too, unsettled."""
+    all_older_go: bool = True
+    """Off: a pass that believes that the clean section holds each key once removes one older record of a key there."""
+    left_tombstones_go_on: bool = True
+    """Off: where a pass leaves superseded records, it also leaves tombstones whose horizon it should begin or end."""
+    forced_election_forgets_mcco: bool = True
+    """Off: who is forced to lead goes on believing what it had compacted, up to its log end."""
+    forced_election_forgets_mtro: bool = True
+    """Off: those that start from nothing in the new generation start as if they had compacted it, too."""
+
 
 SEXTON = Rules()
 KAFKA = Rules(coordinated=False)

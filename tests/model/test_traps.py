@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.compact_once import COMPACT_ONCE
+from tests.model.deferral_traps import DEFERRAL
 from tests.model.explore import Outcome, explore, tell
 from tests.model.machine import Machine
 from tests.model.switches import SEXTON
@@ -54,7 +55,12 @@ def test_a_condition_of_compact_once_is_missed(name: str) -> None:
     assert_found(COMPACT_ONCE[name])
 
 
-ALL = {**SEEDS, **TRAPS, **MORE, **COMPACT_ONCE}
+@pytest.mark.parametrize("name", DEFERRAL)
+def test_a_condition_of_deferral_is_missed(name: str) -> None:
+    assert_found(DEFERRAL[name])
+
+
+ALL = {**SEEDS, **TRAPS, **MORE, **COMPACT_ONCE, **DEFERRAL}
 
 
 @pytest.mark.parametrize("name", ALL)
