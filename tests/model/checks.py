@@ -109,6 +109,8 @@ def check_progress(index: int, broker: Broker, truth: Records | None) -> None:
         raise Violation("MCCO", f"broker {index} holds a key twice below its MCCO {marks.mcco}")
     if truth is not None and not is_clean_but_for_values(log.records, marks.mcco, truth, marks.planned):
         raise Violation("MCCO", f"broker {index} holds what was deleted below its MCCO {marks.mcco}")
+    if truth is not None and marks.planned < marks.mcco and marks.mcco > log.start:
+        raise Violation("MCCO", f"broker {index} has compacted up to {marks.mcco}, and planned it at {marks.planned}")
     if not is_transaction_free(log.records, marks.mxfo):
         raise Violation("MXFO", f"broker {index} holds a transactional batch below its MXFO {marks.mxfo}")
     if broker.high_watermark > log.end or broker.flushed > log.end:
