@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -196,6 +197,24 @@ def test_retention_by_size_and_time_takes_whole_extents() -> None:
         log.check_invariants()
         assert log.start_offset == 1
         assert log.extents.base_offset == 1
+
+    in_world(work)
+
+
+def test_retention_takes_nothing_where_extents_are_missing() -> None:
+    """The metastore does not know what was leveled, and what was leveled is not read from L0 any more: it is an older
+    one than this log was claimed from."""
+
+    async def work(world: World) -> None:
+        log = await claim_log(world, retention_ms=1000, retention_bytes=-1)
+        for value in (b"a", b"b", b"c"):
+            log.append(plain(value), NOW_MS)
+            await commit(world, log)
+        l0 = list(log.extents)
+        log.note_leveled(replace(await world.row(), leveled_offset=2))
+        assert log.retention_start([], NOW_MS + 9999) == 0
+        assert log.retention_start(l0[:1], NOW_MS + 9999) == 0
+        assert log.retention_start(l0[:2], NOW_MS + 9999) == 3
 
     in_world(work)
 

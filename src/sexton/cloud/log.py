@@ -328,8 +328,13 @@ class CloudLog:
 
     def retention_start(self, leveled: Sequence[Extent], now_ms: int) -> int:
         """Where retention would put the log start, by the extents of L1 and its own. As with a local log, the last one
-        goes too once all of it is due."""
+        goes too once all of it is due. Extents with a gap are of two moments, or of an older metastore than this log
+        was claimed from: what is missing is not known to be due."""
         extents = [*leveled, *(one for one in self.extents if not leveled or one.base_offset >= leveled[-1].end_offset)]
+        ends = [self.start_offset, *(one.end_offset for one in extents)]
+        bases = [*(one.base_offset for one in extents), self.committed_offset]
+        if bases[0] > ends[0] or bases[1:] != ends[1:]:
+            return self.start_offset
         summaries = [*summaries_of(extents), SegmentSummary(self.committed_offset, 0, -1, now_ms)]
         start = retention.retained_from(summaries, self.config, self.committed_offset, now_ms)
         return max(self.start_offset, start)
