@@ -179,7 +179,9 @@ class Replicas:
     async def remove_unplaced(self) -> None:
         """Removes replicas that are no longer placed here: the topic was deleted or the replica moved while no change
         was received. Or the metastore is an older one, which does not know of them, and others may have raised its
-        revision since. So their logs are set aside, as they are where a broker finds them when it starts."""
+        revision since. So their logs are set aside, as they are where a broker finds them when it starts. What was led
+        in the cloud is claimed anew: its offsets, its map of L1 and its row may be of what an older metastore does not
+        know."""
         own_id = self._host.identity[0]
         in_cloud = [] if self.cloud is None else self.cloud.keys()
         rows = {key: self._view.partition_by_id(*key) for key in (*self._by_key, *self._unopened, *in_cloud)}
@@ -187,7 +189,7 @@ class Replicas:
         await self._remove(gone, sets_aside=True)
         await self._remove([key for key, row in rows.items() if row is not None and row.is_cloud])
         if self.cloud is not None:
-            self.cloud.remove(gone)
+            self.cloud.remove(in_cloud)
 
     async def apply_failed(self) -> None:
         """Tries again what could not be opened or led: a full disk, or a lack of descriptors, may be over."""
