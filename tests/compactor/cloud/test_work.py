@@ -30,7 +30,7 @@ from sexton.types import INT64_MAX
 from tests.adapters.metastore.cloud.world import TOPIC, A, World
 from tests.cloud.test_leveled import keyed, records, tell
 from tests.cloud.test_replica import Broker, with_brokers
-from tests.cloud.worlds import CLUSTER, NOW_MS, Forgetful, MemoryStore
+from tests.cloud.worlds import CLUSTER, NOW_MS, Forgetful, MemoryStore, until
 from tests.compactor.cloud.histories import row_of
 from tests.log.helpers import plain, sequenced
 
@@ -518,6 +518,51 @@ def test_a_commit_that_a_metastore_away_made_late_is_not_sent_any_more() -> None
         assert row.horizon_ms >= machine.clock.now_ms() + 20_000
 
     with_machines(work, **{"delete.retention.ms": "0"})
+
+
+def test_what_cannot_be_given_back_at_once_is_given_back_when_the_metastore_answers() -> None:
+    """All that the job had written would stay pending, and in the store, for as long as this compactor runs; and a
+    commit that is still on its way would find it."""
+
+    async def work(one: Broker, machine: Machine, _: Machine) -> None:
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        await one.append(keyed(b"k", b"v"), keyed(b"k", None), keyed(b"other", b"v"))
+        await one.host.world.fence(1)
+        await machine.turn(Lane.LEVEL)
+        away = {"commit_compactions": 1, "release_objects": 2}
+
+        def loses(operation: str) -> str | None:
+            if not away.get(operation):
+                return None
+            away[operation] -= 1
+            machine.clock.offset_ms += 60_000
+            return "before"
+
+        machine.metastore.loses = loses
+        await machine.turn(Lane.SMALL)
+        assert (await machine.outcomes())[-1] == (CloudWork.COMPACT, TOO_LATE)
+        objects = (await one.host.world.check()).objects.values()
+        states = {each.state for each in objects if each.owner.kind is OwnerKind.COMPACTOR}
+        assert ObjectState.PENDING not in states
+        assert not any(away.values())
+
+    with_machines(work, **{"delete.retention.ms": "0"})
+
+
+def test_a_compactor_that_stops_does_not_wait_for_a_metastore_that_is_away() -> None:
+    async def work(one: Broker, machine: Machine, _: Machine) -> None:
+        await write(one, b"a", b"b")
+        machine.metastore.loses = lambda operation: "before" if operation == "release_objects" else None
+        machine.engine.meanwhile = lambda: asyncio.sleep(3600)
+        turn = asyncio.ensure_future(machine.turn(Lane.LEVEL))
+        await until(lambda: machine.engine.meanwhile is None)
+        turn.cancel()
+        async with asyncio.timeout(5):
+            await asyncio.gather(turn, return_exceptions=True)
+        assert turn.cancelled()
+
+    with_machines(work)
 
 
 def test_a_compaction_that_has_not_read_all_of_l1_calls_nothing_else_clean(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,8 +238,9 @@ class CloudJobs:
 
 
 class _Ids:
-    """The ids of one job. Those that were not committed are given back at its end (they are garbage then), unless the
-    metastore is away: then they expire with the lease."""
+    """The ids of one job. Those that were not committed are given back at its end (they are garbage then): the lease,
+    with which they would expire, may be kept for months. Of a job that is cancelled they are, if the metastore answers
+    at once."""
 
     def __init__(self, jobs: CloudJobs, writer: Writer) -> None:
         self.writer = writer
@@ -262,8 +263,13 @@ class _Ids:
         left = [one for one in self._registered if one not in self.committed]
         if not left:
             return
+        task = asyncio.current_task()
+        is_cancelled = task is not None and task.cancelling() > 0
         try:
-            await self._jobs.metastore.release_objects(self.owner, left)
+            if is_cancelled:
+                await self._jobs.metastore.release_objects(self.owner, left)
+            else:
+                await until_known(lambda: self._jobs.metastore.release_objects(self.owner, left), self._jobs.rng)
         except (SextonError, asyncio.CancelledError) as error:
             logger.info("%d objects that will not be committed expire with the lease: %s", len(left), error)
             if isinstance(error, asyncio.CancelledError):
