@@ -119,6 +119,28 @@ def test_a_snapshot_keeps_all_five_batches_that_a_client_may_send_again() -> Non
     in_world(work)
 
 
+def test_what_comes_with_a_snapshot_does_not_ask_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many producers as have more than DELTA_BYTES_MAX in their last five batches: 1,700 with the real one."""
+    monkeypatch.setattr("sexton.cloud.log.DELTA_BYTES_MAX", 4_000)
+
+    async def work(world: World) -> None:
+        log = await claim_log(world)
+        for pid in range(40):
+            for number in range(5):
+                log.append(sequenced(number, pid=pid), NOW_MS)
+        await commit(world, log)
+        snapshots = []
+        for _ in range(5):
+            log.append(plain(b"a"), NOW_MS)
+            snapshots.append(log.piece is not None and log.piece.snapshot is not None)
+            await commit(world, log)
+        assert snapshots == [True, False, False, False, False]
+        after = await claim_log(world, epoch=2, broker_id=2)
+        assert state_of(after) == state_of(log)
+
+    in_world(work)
+
+
 def test_an_open_transaction_outlives_a_snapshot_and_a_change_of_leader() -> None:
     async def work(world: World) -> None:
         log = await claim_log(world)

@@ -219,7 +219,7 @@ class CloudLog:
         if self._deltas_count >= DELTAS_MAX or self._delta_bytes >= DELTA_BYTES_MAX:
             snapshot = ProducersSnapshot(self.end_offset, self.producers.encode())
             delta += deltas.pack_earlier(self.producers)
-            self._deltas_count = self._delta_bytes = 0
+            self._deltas_count, self._delta_bytes = 0, -len(delta)  # what comes with it is not what came since
         self.piece = Piece(
             log=self,
             base_offset=self.end_offset,
