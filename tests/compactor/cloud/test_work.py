@@ -313,6 +313,22 @@ def test_many_small_runs_of_a_topic_that_is_not_compacted_are_merged_after_a_lev
     with_machines(work, cleanup_policy="delete")
 
 
+def test_a_topic_that_was_compacted_once_is_merged_below_and_above_what_is_clean() -> None:
+    async def work(one: Broker, machine: Machine, _: Machine) -> None:
+        await write(one, b"a", b"b")
+        await machine.turn()
+        assert (await one.host.world.row()).cleaned_offset == 2
+        await one.host.world.store.change_settings(ConfigScope.TOPIC, TOPIC.name, {"cleanup.policy": "delete"})
+        for number in range(17):
+            await write(one, b"%d" % number)
+            await machine.turn(Lane.LEVEL)
+        assert (await machine.outcomes())[-1] == (CloudWork.MERGE, "committed")
+        assert await one.host.world.extents() == [(0, 2, "L1"), (2, 19, "L1")]
+        assert machine.compactor.totals.wasted_bytes == 0
+
+    with_machines(work)
+
+
 def test_what_was_requested_is_leveled_and_compacted_at_once_and_then_is_done() -> None:
     async def work(one: Broker, machine: Machine, _: Machine) -> None:
         store = one.host.world.store

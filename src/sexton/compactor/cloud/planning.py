@@ -89,12 +89,13 @@ async def plan_compaction(
 async def plan_merge(
     metastore: CloudStore, key: PartitionId, topic: str, settings: dict[str, str]
 ) -> PartitionPlan | None:
-    """The first stretch of many small neighbours."""
+    """The first stretch of many small neighbours. What is clean ends with an extent: nothing is merged across that."""
     found = await _read(metastore, key, lambda row: row.start_offset, lambda row: row.leveled_offset, Level.L1)
     if found is None:
         return None
     row, extents, _ = found
-    small = small_neighbours(extents)
+    clean = [extent for extent in extents if extent.end_offset <= row.cleaned_offset]
+    small = small_neighbours(clean) or small_neighbours(extents[len(clean) :])
     if not small:
         return None
     return PartitionPlan(topic=topic, row=row, extents=small, settings_hash=hash_of_settings(settings))
