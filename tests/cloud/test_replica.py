@@ -385,6 +385,22 @@ def test_delete_records_moves_the_start_also_inside_an_extent() -> None:
     with_brokers(work)
 
 
+def test_records_without_a_timestamp_are_as_old_as_their_object() -> None:
+    """As those of a local log are as old as their segment."""
+
+    async def work(one: Broker, _: Broker) -> None:
+        one.host.configs["orders"] = TopicConfig(retention_ms=60_000)
+        await one.lead()
+        await one.append(plain(b"a", time_ms=-1))
+        now_ms = one.host.clock.now_ms()
+        await one.replica.retain(now_ms)
+        assert one.replica.log.start_offset == 0
+        await one.replica.retain(now_ms + 61_000)
+        assert one.replica.log.start_offset == 1
+
+    with_brokers(work)
+
+
 def test_retention_frees_what_is_too_old() -> None:
     async def work(one: Broker, _: Broker) -> None:
         one.host.configs["orders"] = TopicConfig(retention_ms=1000)

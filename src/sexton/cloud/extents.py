@@ -12,6 +12,7 @@ from itertools import islice, pairwise
 
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.ports.cloud import Extent
+from sexton.ports.object_names import object_id_time_ms
 
 
 class ExtentMap:
@@ -64,6 +65,11 @@ def _end(extent: Extent) -> int:
 
 def summaries_of(extents: Iterable[Extent]) -> Sequence[SegmentSummary]:
     """An extent is to a cloud partition what a segment is to a local one."""
-    return [
-        SegmentSummary(one.base_offset, one.size_bytes, one.first_timestamp_ms, one.max_timestamp_ms) for one in extents
-    ]
+    return [SegmentSummary(one.base_offset, one.size_bytes, one.first_timestamp_ms, _newest_ms(one)) for one in extents]
+
+
+def _newest_ms(extent: Extent) -> int:
+    """The timestamp that retention uses. If no batch has one, the time at which the object was made."""
+    if extent.max_timestamp_ms >= 0 or extent.object_id is None:
+        return extent.max_timestamp_ms
+    return object_id_time_ms(extent.object_id)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from sexton.cloud.extents import summaries_of
 from sexton.compaction.cloud_due import MERGE_BYTES, MERGE_RUNS, overdue_ms
 from sexton.compaction.eligibility import SegmentSummary, cleanable_bound
 from sexton.compaction.terms import Terms
@@ -136,10 +137,7 @@ def small_neighbours(extents: Sequence[Extent]) -> tuple[Extent, ...]:
 def _bound(row: CloudPartitionRow, extents: Sequence[Extent], config: TopicConfig, now_ms: int) -> int:
     """What was not read becomes no cleaner: the bound is never above the last extent that was."""
     leveled = extents[-1].end_offset
-    summaries = [
-        SegmentSummary(one.base_offset, one.size_bytes, one.first_timestamp_ms, one.max_timestamp_ms) for one in extents
-    ]
-    summaries.append(SegmentSummary(leveled, 0, -1, now_ms))
+    summaries = [*summaries_of(extents), SegmentSummary(leveled, 0, -1, now_ms)]
     return cleanable_bound(
         summaries, max(row.cleaned_offset, row.start_offset), leveled, leveled, now_ms, config
     ).offset
