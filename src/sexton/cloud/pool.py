@@ -26,6 +26,9 @@ class Pool:
         self._host = host
         self._ready: deque[tuple[Owner, ObjectId]] = deque()
         self._filling = asyncio.Lock()
+        self._asked: tuple[Owner, list[ObjectId]] | None = None
+        """What is being registered. If whoever waits for that is cancelled, the next one asks for the same again:
+        nobody else would ever use those ids."""
 
     async def take(self) -> tuple[Owner, ObjectId]:
         """An id that is pending in the name of this broker's present registration."""
@@ -49,18 +52,25 @@ class Pool:
     async def _fill(self) -> None:
         host = self._host
         owner = Owner.broker(*host.identity)
-        now_ms = host.clock.now_ms()
-        ids = [new_object_id(now_ms, host.rng) for _ in range(AHEAD_COUNT)]
+        if self._asked is None or self._asked[0] != owner:
+            now_ms = host.clock.now_ms()
+            self._asked = owner, [new_object_id(now_ms, host.rng) for _ in range(AHEAD_COUNT)]
+        ids = self._asked[1]
         try:
             await until_known(lambda: host.metastore.register_objects(owner, Level.L0, ids), host.rng)
         except LeaseLostError:
+            self._asked = None
             await asyncio.sleep(AGAIN_MS / 1000)
             return
+        self._asked = None
         self._ready.extend((owner, object_id) for object_id in ids)
 
     def drain(self) -> tuple[Owner, list[ObjectId]]:
         """What is left of the present registration, to be released by a broker that stops."""
         owner = Owner.broker(*self._host.identity)
         ids = [object_id for its_owner, object_id in self._ready if its_owner == owner]
+        if self._asked is not None and self._asked[0] == owner:
+            ids += self._asked[1]
         self._ready.clear()
+        self._asked = None
         return owner, ids
