@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -82,6 +83,11 @@ class MemoryFile:
 
     def close(self) -> None:
         raise NotImplementedError
+
+
+class UnreadableFile(MemoryFile):
+    def read(self, position: int, size_bytes: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
 
 
 React = Callable[[Ear, memoryview], None]
@@ -168,6 +174,16 @@ async def file_that_got_shorter_ends_the_connection(network: Network, host: str)
     server.connection.send([b"head", FileSlice(MemoryFile(b"short"), 0, 1000)])
     await client.until(lambda ear: bool(ear.end))
     assert len(client.heard) < 1004
+    listener.close()
+    await end(client, server)
+
+
+@scenario
+async def file_that_cannot_be_read_ends_the_connection(network: Network, host: str) -> None:
+    client, server, listener = await pair(network, host)
+    server.connection.send([b"head", FileSlice(UnreadableFile(b"content"), 0, 7)])
+    await client.until(lambda ear: bool(ear.end))
+    assert bytes(client.heard) in (b"", b"head")
     listener.close()
     await end(client, server)
 

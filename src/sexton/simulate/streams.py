@@ -128,7 +128,7 @@ class End:
             data, rest = _take(part, room_bytes)
             if rest is not None:
                 self._backlog.appendleft(rest)
-            if data is None:  # the file is shorter than was promised: there is no way to go on
+            if data is None:  # less can be sent than was promised: there is no way to go on
                 self._break_now()
                 break
             taken.append(data)
@@ -296,10 +296,14 @@ class End:
 
 
 def _take(part: Part, room_bytes: int) -> tuple[bytes | None, Part | None]:
-    """The first bytes of a part, and what is left of it. (None, None) if the file has become too short."""
+    """The first bytes of a part, and what is left of it. (None, None) if the file has become too short, or cannot be
+    read."""
     if isinstance(part, FileSlice):
         size_bytes = min(part.size_bytes, room_bytes)
-        data = part.file.read(part.position, size_bytes)
+        try:
+            data = part.file.read(part.position, size_bytes)
+        except OSError:
+            return None, None
         if len(data) < size_bytes:
             return None, None
         left_bytes = part.size_bytes - size_bytes
