@@ -16,12 +16,12 @@ from tests.robustness.wire import API_VERSIONS, Wire
 _topics = itertools.count(1)
 
 
-def wait_until(reached: Callable[[], bool], timeout_s: float = 40) -> None:
+def wait_until(reached: Callable[[], bool], timeout_s: float = 40, pause_s: float = 0.05) -> None:
     """A bound for what must happen at all: how soon it does depends on how busy the machine is."""
     end_s = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < end_s, "it did not happen"
-        time.sleep(0.05)
+        time.sleep(pause_s)
 
 
 class Watched:

@@ -27,7 +27,7 @@ from tests.robustness.conftest import wait_until
 pytestmark = pytest.mark.cluster
 
 PARTITIONS_COUNT = 2
-BEFORE_COUNT = 3_000
+BEFORE_COUNT = 12_000
 """Records of each partition before the switch, of a kilobyte: a copy of many objects, so that it can be interrupted."""
 L0_BYTES = 64 * 1024
 MOVED_S = 120
@@ -213,7 +213,7 @@ def test_clients_go_on_over_the_move_of_their_topic_and_the_death_of_its_leader(
     victim = rows_of(cluster, topic)[0].leader
     with ThreadPoolExecutor(1) as beside:  # on a busy machine all may be moved before the command has ended
         beside.submit(set_mode, cluster, topic, "cloud")
-        wait_until(lambda: any(row.storage is Storage.MOVING for row in rows_of(cluster, topic)))
+        wait_until(lambda: any(row.storage is Storage.MOVING for row in rows_of(cluster, topic)), pause_s=0.002)
         cluster.kill_node(victim)
     left = [row.partition for row in rows_of(cluster, topic) if not row.is_cloud]
     wait_until(lambda: all(row.is_cloud for row in rows_of(cluster, topic)), MOVED_S)

@@ -55,7 +55,9 @@ def prepare(client: TopicClient, request: Request) -> Ready:
     keeps_all = _keeps_all(request, source)
     target = _ready_target(client, request, source)
     offsets, notes = _beginning(client, request, source, target)
-    return Ready(request, source, target, keeps_all, offsets, tuple(notes))
+    return Ready(
+        request=request, source=source, target=target, keeps_all=keeps_all, offsets=offsets, notes=tuple(notes)
+    )
 
 
 def is_compacted(topic: TopicLog, otherwise: bool) -> bool:
