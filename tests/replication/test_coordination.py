@@ -227,9 +227,9 @@ async def test_an_empty_log_starts_at_mtro_before_it_takes_its_first_record(two:
     append = two.follower.log.append_as_follower
     known = two.follower.coordination.kept
 
-    def noted(records: Any, gaps_below: int) -> None:
+    def noted(records: Any, *limits: int) -> None:
         at_first_record.append(known.value.compacted)
-        append(records, gaps_below)
+        append(records, *limits)
 
     two.follower.log.append_as_follower = noted  # type: ignore[method-assign, assignment]
     await two.fetch()

@@ -40,6 +40,7 @@ from sexton.records.header import (
     unpack,
 )
 from sexton.settings.topic import TopicConfig
+from sexton.types import OFFSET_MAX
 
 CODEC_MAX: Final = 4
 OWN_BATCH_BYTES_MAX: Final = 1 << 20
@@ -191,7 +192,14 @@ def _offset_count(head: Head) -> int:
 # ---- what a follower copies ----
 
 
-def check_copied(view: memoryview, place: str, end_offset: int, gaps_below: int, epochs: EpochHistory) -> list[Head]:
+def check_copied(
+    view: memoryview,
+    place: str,
+    end_offset: int,
+    gaps_below: int,
+    epochs: EpochHistory,
+    leader_end_offset: int = OFFSET_MAX,
+) -> list[Head]:
     """Headers of the leader's batches that a follower may append at `end_offset`. An incomplete one at the end does not
     count."""
     heads: list[Head] = []
@@ -212,6 +220,12 @@ def check_copied(view: memoryview, place: str, end_offset: int, gaps_below: int,
                 ErrorCode.offset_out_of_range,
                 f"{place}: a batch for offset {head.base_offset} came where {end_offset} was due, and "
                 f"nothing above {gaps_below} was ever compacted: records are missing",
+            )
+        if head.last_offset >= leader_end_offset:
+            raise KafkaError(
+                ErrorCode.corrupt_message,
+                f"{place}: a batch that ends with offset {head.last_offset} came, and the leader's log ends at "
+                f"{leader_end_offset}",
             )
         if not has_valid_crc(view[at : at + head.size_bytes], head):
             raise KafkaError(ErrorCode.corrupt_message, f"{place}: the CRC at offset {head.base_offset} does not match")

@@ -211,13 +211,15 @@ class Log:
         # tuple.__new__ does not parse arguments as Appended() does: a twentieth of the whole append.
         return tuple.__new__(Appended, (first, last, now_ms if self._stamps_time else -1, self.start_offset, False))
 
-    def append_as_follower(self, records: Buffer, gaps_below: int = OFFSET_MAX) -> None:
+    def append_as_follower(
+        self, records: Buffer, gaps_below: int = OFFSET_MAX, leader_end_offset: int = OFFSET_MAX
+    ) -> None:
         """Appends the leader's batches, one or more, at `end_offset` or above. Gaps are what compaction left, and are
-        refused where nothing was compacted. An incomplete batch at the end is ignored: the next fetch brings it whole.
-        All batches for one segment are written at once."""
+        refused where nothing was compacted, and so are offsets that the leader's log does not have. An incomplete batch
+        at the end is ignored: the next fetch brings it whole. All batches for one segment are written at once."""
         self.health.check_usable()
         view = memoryview(records)
-        heads = check_copied(view, self.place, self.end_offset, gaps_below, self.epochs)
+        heads = check_copied(view, self.place, self.end_offset, gaps_below, self.epochs, leader_end_offset)
         begun = 0
         while begun < len(heads):
             segment, first = self.segments.active, heads[begun]

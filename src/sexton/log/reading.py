@@ -16,7 +16,16 @@ from sexton.log.types import AbortedTransaction, Read, TimedOffset
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import SENDFILE_BYTES_MIN, Part
 from sexton.records import batch
-from sexton.records.header import LOG_APPEND_TIME, Head, has_valid_crc, head_at
+from sexton.records.header import (
+    HEADER_BYTES,
+    LENGTH_MIN,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD_BYTES,
+    Head,
+    has_valid_crc,
+    head_at,
+    span_at,
+)
 
 
 def segment_index(segments: Sequence[Segment], offset: int) -> int:
@@ -51,7 +60,8 @@ def read(
                         break
                     cut, stop_offset = segment.boundary(start, start + segment.batch_bytes(start))
             is_closed = index < len(segments) - 1
-            parts.append(_part(segment, start, cut - start, epochs if is_closed else None))
+            between = next_offset, stop_offset
+            parts.append(_part(segment, start, cut - start, between, epochs if is_closed else None))
             size_bytes += cut - start
             if cut < segment.size_bytes:
                 segment.remember(stop_offset, cut)
@@ -64,19 +74,43 @@ def read(
     return Read(parts, size_bytes, offset, next_offset)
 
 
-def _part(segment: Segment, position: int, size_bytes: int, epochs: EpochHistory | None) -> Part:
-    """Small reads of closed segments, for which `epochs` are given, are checked, because old data may have been damaged
-    since it was written. Large ones go out without passing through Python: clients and followers check the CRC of what
-    they receive."""
+def _part(
+    segment: Segment, position: int, size_bytes: int, between: tuple[int, int], epochs: EpochHistory | None
+) -> Part:
+    """Small reads are checked. Of closed segments, for which `epochs` are given, everything, because old data may have
+    been damaged since it was written; of the active one what no CRC covers, because nobody else can. Large reads go out
+    without passing through Python: clients and followers check the CRC of what they receive."""
     if size_bytes >= SENDFILE_BYTES_MIN:
         return FileSlice(segment.file, position, size_bytes)
     data = segment.file.read(position, size_bytes)
     if epochs is not None:
-        _check(segment, epochs, position, data)
+        _check(segment, epochs, position, data, between)
+    else:
+        _check_offsets(segment, position, data, between)
     return data
 
 
-def _check(segment: Segment, epochs: EpochHistory, position: int, data: bytes) -> None:
+def _check_offsets(segment: Segment, position: int, data: bytes, between: tuple[int, int]) -> None:
+    """Raises CorruptLogError unless the batches are whole and their offsets rise within the two, which the log knows
+    without reading them. A consumer would go on behind an offset that has rotted, past records that it never gets."""
+    due, end_offset = between
+    at, last_start = 0, len(data) - HEADER_BYTES
+    while at <= last_start:
+        base_offset, length, delta = span_at(data, at)
+        last_offset = base_offset + delta
+        is_in_order = due <= (base_offset if at else last_offset) and delta >= 0 and last_offset < end_offset
+        if not is_in_order:
+            raise segment.out_of_place(base_offset, last_offset, due, end_offset, position + at)
+        if length < LENGTH_MIN:
+            raise segment.corrupt(f"the batch says it is {length} bytes long", position + at)
+        due = last_offset + 1
+        at += LOG_OVERHEAD_BYTES + length
+    if at != len(data):
+        raise segment.corrupt("the batch is cut off", position + at)
+
+
+def _check(segment: Segment, epochs: EpochHistory, position: int, data: bytes, between: tuple[int, int]) -> None:
+    _check_offsets(segment, position, data, between)
     view = memoryview(data)
     at = 0
     while at < len(data):
@@ -97,7 +131,9 @@ def verify(segments: Sequence[Segment], epochs: EpochHistory, offset: int, end_o
             return
         start = segment.position_of(offset)
         stop = segment.size_bytes if end_offset >= segment.end_offset else segment.position_of(end_offset)
-        _check(segment, epochs, start, segment.file.read(start, stop - start))
+        between = offset, min(end_offset, segment.end_offset)
+        _check(segment, epochs, start, segment.file.read(start, stop - start), between)
+        offset = max(offset, segment.end_offset)
 
 
 def aborted_transactions(segments: Sequence[Segment], start_offset: int, end_offset: int) -> list[AbortedTransaction]:

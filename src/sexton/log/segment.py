@@ -415,11 +415,22 @@ class Segment:
             hints[offset] = position
 
     def heads(self, position: int, chunk_bytes: int = LOOKUP_BYTES) -> Iterator[Head]:
-        """Raises CorruptLogError where there is no batch: going on would skip what is there."""
+        """Raises CorruptLogError where there is no batch, or one out of place: going on would skip what is there."""
         walk = Walk(self.file, position, self.size_bytes, check_crc=False, chunk_bytes=chunk_bytes)
-        yield from walk
+        due, end_offset = self.base_offset, self.end_offset
+        for head in walk:
+            if not due <= head.base_offset <= head.last_offset < end_offset:
+                raise self.out_of_place(head.base_offset, head.last_offset, due, end_offset, head.position)
+            due = head.last_offset + 1
+            yield head
         if walk.fault is not None:
             raise self.corrupt(walk.fault, walk.position)
+
+    def out_of_place(
+        self, base_offset: int, last_offset: int, due: int, end_offset: int, position: int
+    ) -> CorruptLogError:
+        what = f"a batch of offsets {base_offset} to {last_offset} stands where {due} to {end_offset - 1} are due"
+        return self.corrupt(what, position)
 
     def corrupt(self, what: str, position: int) -> CorruptLogError:
         place = f"{self.path(names.LOG_SUFFIX)} at byte {position}"

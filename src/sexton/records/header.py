@@ -144,6 +144,9 @@ def has_valid_crc(batch: Buffer, head: Head) -> bool:
 
 # ---- single fields ----
 
+span_at: Final = struct.Struct(">qi11xi").unpack_from
+"""Base offset, length and last offset delta of the batch at a place, whatever they say. There must be HEADER_BYTES."""
+
 
 def size_at(data: Buffer, at: int = 0) -> int:
     """Size of the batch at `at`, in any format. There must be LOG_OVERHEAD_BYTES."""

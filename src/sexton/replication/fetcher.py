@@ -340,7 +340,7 @@ async def take_fetched(replica: LocalReplica, fetched: PartitionData) -> None:
         if fresh and log.start_offset == log.end_offset:
             await _make_room(replica, fresh)
         if fresh:
-            log.append_as_follower(fresh, _gaps_below(replica, fetched))
+            log.append_as_follower(fresh, _gaps_below(replica, fetched), fetched.log_end_offset)
     replica.flush_and_commit()
     replica.take_high_watermark(fetched.high_watermark)
     await replica.advance_start(fetched.log_start_offset)
