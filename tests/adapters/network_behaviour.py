@@ -61,6 +61,7 @@ class MemoryFile:
 
     content: bytes
     path: str = "memory"
+    unreadable: OSError | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -171,9 +172,11 @@ async def slices_of_files_leave_between_buffers(network: Network, host: str) -> 
 @scenario
 async def file_that_got_shorter_ends_the_connection(network: Network, host: str) -> None:
     client, server, listener = await pair(network, host)
-    server.connection.send([b"head", FileSlice(MemoryFile(b"short"), 0, 1000)])
+    file = MemoryFile(b"short")
+    server.connection.send([b"head", FileSlice(file, 0, 1000)])
     await client.until(lambda ear: bool(ear.end))
     assert len(client.heard) < 1004
+    assert file.unreadable is None, "it was truncated: what is left can be read"
     listener.close()
     await end(client, server)
 
@@ -181,9 +184,11 @@ async def file_that_got_shorter_ends_the_connection(network: Network, host: str)
 @scenario
 async def file_that_cannot_be_read_ends_the_connection(network: Network, host: str) -> None:
     client, server, listener = await pair(network, host)
-    server.connection.send([b"head", FileSlice(UnreadableFile(b"content"), 0, 7)])
+    file = UnreadableFile(b"content")
+    server.connection.send([b"head", FileSlice(file, 0, 7)])
     await client.until(lambda ear: bool(ear.end))
     assert bytes(client.heard) in (b"", b"head")
+    assert file.unreadable is not None
     listener.close()
     await end(client, server)
 

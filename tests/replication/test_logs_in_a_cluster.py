@@ -232,11 +232,12 @@ def test_a_log_that_has_rotted_and_is_the_only_one_goes_on_with_what_is_whole() 
     story.run(script())
 
 
-def test_a_leader_that_cannot_read_its_log_leaves_it_to_another() -> None:
+@pytest.mark.parametrize("value_bytes", [300, 40_000], ids=["read", "sent as a slice of its file"])
+def test_a_leader_that_cannot_read_its_log_leaves_it_to_another(value_bytes: int) -> None:
     story = Story(3)
 
     async def script() -> None:
-        await with_closed_segments(story, b"v" * 300)
+        await with_closed_segments(story, b"v" * value_bytes)
         story.replica(1).log.segments.keep_open(story.replica(1).log.segments.all[0])
         story.node(1).volume.troubles = [Trouble(errno.EIO, DIRECTORY, "00000000.log")]
         await story.client_does(story.admin.reassign({(TOPIC, 0): [1, 2, 3]}))

@@ -61,12 +61,13 @@ _Asked = tuple[Callable[[], None], _Outcome]
 class DiskFile:
     """Implements `ports.disk.File`."""
 
-    __slots__ = ("_disk", "_fd", "_is_closed", "_path", "size_bytes")
+    __slots__ = ("_disk", "_fd", "_is_closed", "_path", "size_bytes", "unreadable")
 
     def __init__(self, disk: FileDisk, path: str, fd: int) -> None:
         self._fd, self._disk = fd, disk  # first, so that __del__ finds them whatever happens next
         self._path = path
         self._is_closed = False
+        self.unreadable: OSError | None = None
         self.size_bytes = os.fstat(fd).st_size
 
     @property

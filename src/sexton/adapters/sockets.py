@@ -197,10 +197,7 @@ class SocketConnection:
                 if index > 0 and part.size_bytes >= SENDFILE_BYTES_MIN and _descriptor(part) is not None:
                     return buffers, True
                 wanted = min(part.size_bytes - skip_bytes, FLUSH_BYTES_MAX)
-                content = part.file.read(part.position + skip_bytes, wanted)
-                if len(content) < wanted:
-                    raise _file_got_shorter(part)
-                buffers.append(content)
+                buffers.append(part.read(skip_bytes, wanted))
                 if skip_bytes + wanted < part.size_bytes:
                     return buffers, True
             else:
@@ -212,11 +209,18 @@ class SocketConnection:
         return buffers, False
 
     def _send_file(self, part: FileSlice, file_fd: int) -> tuple[int, int]:
-        start = part.position + self._sent_of_first_bytes
-        offered = min(part.size_bytes - self._sent_of_first_bytes, FLUSH_BYTES_MAX)
-        taken = os.sendfile(self._fd, file_fd, start, offered)
+        start = self._sent_of_first_bytes
+        offered = min(part.size_bytes - start, FLUSH_BYTES_MAX)
+        try:
+            taken = os.sendfile(self._fd, file_fd, part.position + start, offered)
+        except (BlockingIOError, InterruptedError, ConnectionError, TimeoutError):
+            raise
+        except OSError:
+            part.read(start, offered)  # raises if it was the file that failed
+            raise
         if taken == 0:
-            raise _file_got_shorter(part)
+            part.read(start, offered)
+            raise OSError(errno.EIO, f"{part.file.path}: nothing could be sent of byte {part.position + start} on")
         return offered, taken
 
     def _took(self, taken: int) -> None:
@@ -267,10 +271,6 @@ def _descriptor(part: FileSlice) -> int | None:
     """Only files of the real disk adapter have a descriptor."""
     fileno = getattr(part.file, "fileno", None)
     return None if fileno is None else int(fileno())
-
-
-def _file_got_shorter(part: FileSlice) -> OSError:
-    return OSError(errno.EIO, f"{part.file.path} ends before byte {part.position + part.size_bytes}")
 
 
 def _name(address_of: Callable[[], tuple[str, int] | tuple[str, int, int, int]]) -> str:

@@ -10,15 +10,12 @@ import errno
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from sexton.errors import CorruptLogError
+from sexton.ports.disk import PASSING_ERRORS
 from sexton.protocol.errors import ErrorCode, KafkaError, StorageError
 
 logger = logging.getLogger(__name__)
-
-PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors that an operator can fix while the log goes on: it is known that nothing was written."""
 
 
 class Health:

@@ -13,7 +13,6 @@ from sexton.log.batches import SCAN_BYTES
 from sexton.log.epochs import EpochHistory
 from sexton.log.segment import AbortedEntry, Segment
 from sexton.log.types import AbortedTransaction, Read, TimedOffset
-from sexton.ports.disk import FileSlice
 from sexton.ports.network import SENDFILE_BYTES_MIN, Part
 from sexton.records import batch
 from sexton.records.header import (
@@ -81,7 +80,7 @@ def _part(
     been damaged since it was written; of the active one what no CRC covers, because nobody else can. Large reads go out
     without passing through Python: clients and followers check the CRC of what they receive."""
     if size_bytes >= SENDFILE_BYTES_MIN:
-        return FileSlice(segment.file, position, size_bytes)
+        return segment.slice(position, size_bytes)
     data = segment.file.read(position, size_bytes)
     if epochs is not None:
         _check(segment, epochs, position, data, between)

@@ -18,7 +18,7 @@ from sexton.errors import CorruptLogError
 from sexton.log.batches import LOOKUP_BYTES, SCAN_BYTES, Walk
 from sexton.log.producers import EndedTransaction
 from sexton.log.sparse import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SparseIndex
-from sexton.ports.disk import Buffer, Disk, File
+from sexton.ports.disk import Buffer, Disk, File, FileSlice
 from sexton.records import names
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.header import Head
@@ -136,6 +136,13 @@ class Segment:
             self._check_there()
             self._file = self._disk.open(self.path(names.LOG_SUFFIX))
         return self._file
+
+    def slice(self, position: int, size_bytes: int) -> FileSlice:
+        """Raises OSError if such a slice could not be read when it was to be sent."""
+        file = self._file or self.file
+        if file.unreadable is not None:
+            raise file.unreadable
+        return FileSlice(file, position, size_bytes)
 
     def _check_there(self) -> None:
         if self.is_gone:

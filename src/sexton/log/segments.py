@@ -218,7 +218,7 @@ class Segments:
         there is no such segment."""
         for segment in self.all[:-1]:
             if (segment.base_offset, segment.size_bytes) == (base_offset, size_bytes) and 0 <= position < size_bytes:
-                found = FileSlice(segment.file, position, min(count_bytes, size_bytes - position))
+                found = segment.slice(position, min(count_bytes, size_bytes - position))
                 self.keep_open(segment)
                 return found
         raise KeyError(f"{self._place} has no byte {position} of a closed segment at {base_offset}")

@@ -11,16 +11,24 @@ moment since `flush_directory`. Flushed data may still be damaged one day: reade
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors that an operator can fix while a file is used: what it holds is as it was."""
 
 
 class File(Protocol):
     """A file that grows at its end. Reads and the one appender's writes may interleave freely."""
+
+    unreadable: OSError | None
+    """The device's error when a `FileSlice` of this file was to be sent: only the connection learned of it, and ended.
+    Whoever makes the next slice raises it, or every connection that is sent these bytes would end, again and again."""
 
     @property
     def path(self) -> str: ...
@@ -67,6 +75,20 @@ class FileSlice:
     file: File
     position: int
     size_bytes: int
+
+    def read(self, start: int, size_bytes: int) -> bytes:
+        """The bytes from `start` of the slice on, for a connection. Raises OSError if they are not all there. That is
+        remembered as the file's, unless the file was truncated since: then the slice is one of a former state."""
+        file, position = self.file, self.position + start
+        try:
+            content = file.read(position, size_bytes)
+            if len(content) < size_bytes:
+                raise OSError(errno.EIO, f"{file.path} ends before byte {position + size_bytes}")
+        except OSError as error:
+            if error.errno not in PASSING_ERRORS and position + size_bytes <= file.size_bytes:
+                file.unreadable = error
+            raise
+        return content
 
 
 class Disk(Protocol):

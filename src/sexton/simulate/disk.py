@@ -271,6 +271,7 @@ class _File:
         self._path = path
         self._inode = inode
         self._is_closed = False
+        self.unreadable: OSError | None = None
 
     @property
     def path(self) -> str:

@@ -301,10 +301,8 @@ def _take(part: Part, room_bytes: int) -> tuple[bytes | None, Part | None]:
     if isinstance(part, FileSlice):
         size_bytes = min(part.size_bytes, room_bytes)
         try:
-            data = part.file.read(part.position, size_bytes)
+            data = part.read(0, size_bytes)
         except OSError:
-            return None, None
-        if len(data) < size_bytes:
             return None, None
         left_bytes = part.size_bytes - size_bytes
         return data, FileSlice(part.file, part.position + size_bytes, left_bytes) if left_bytes else None
