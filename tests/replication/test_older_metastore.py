@@ -122,3 +122,35 @@ def test_a_broker_that_was_fenced_while_an_older_metastore_took_over_sets_logs_a
         assert is_set_aside(story, 3, 1)
 
     story.run(script())
+
+
+def test_leader_epochs_that_an_older_metastore_does_not_know_stay_in_the_history() -> None:
+    """An earlier epoch behind them would take them out of it: then the batches that name them would seem damaged."""
+    story = Story(1)
+    metastore = story.cluster.metastore.inner
+    assert isinstance(metastore, InProcessMetastore)
+
+    async def script() -> None:
+        await story.start()
+        await story.create_topic([1])
+        await story.write(*RECORDS)
+        backup = metastore.backup()
+        for _ in range(3):
+            await restart(story, 1)
+        await story.write(*RECORDS)
+        known = story.replica(1).log.epochs.entries
+        story.cluster.kill(story.node(1), power_lost=False)
+        metastore.restore(backup)
+        await story.start(1)
+        await story.led_by(1)
+        log = story.replica(1).log
+        log.verify(0, log.end_offset)
+        assert log.epochs.entries[:-1] == known
+
+    story.run(script())
+
+
+async def restart(story: Story, broker_id: int) -> None:
+    story.cluster.kill(story.node(broker_id), power_lost=False)
+    await story.start(broker_id)
+    await story.led_by(broker_id)

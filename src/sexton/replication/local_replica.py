@@ -177,9 +177,10 @@ class LocalReplica:
         return self._flushing is not None
 
     def was_led_in(self, leader_epoch: LeaderEpoch) -> bool:
-        """Whether a process of this broker has led in that epoch."""
-        is_known = any(entry.epoch == leader_epoch for entry in self.log.epochs.entries)
-        return is_known and not self._is_made_here
+        """Whether a process of this broker has led in that epoch. Or the log knows a later one, of which an older
+        metastore knows nothing: an earlier epoch behind that would take it out of the history."""
+        latest = self.log.epochs.latest_epoch
+        return leader_epoch < latest or (leader_epoch == latest and not self._is_made_here)
 
     def outlives_its_log(self, row: PartitionRow) -> bool:
         """Whether the watermarks of an in-sync replica go beyond its log. A new generation lowers them, so they do not

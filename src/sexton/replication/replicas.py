@@ -29,7 +29,7 @@ from sexton.replication.replica import Replica
 from sexton.replication.roles import Roles
 from sexton.replication.session import FollowerSession
 from sexton.replication.throttle import UNTHROTTLED, Throttles
-from sexton.types import NO_LEADER, PartitionId, TopicPartition
+from sexton.types import NO_EPOCH, NO_LEADER, LeaderEpoch, PartitionId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -304,17 +304,18 @@ class Replicas:
             is_made_here=is_made_here,
         )
 
-    def stranded(self) -> list[PartitionId]:
-        """Partitions that this broker should lead in an epoch that was led before. It may not, and no other broker will
-        start a new epoch."""
-        return [
-            key
+    def stranded(self) -> dict[PartitionId, LeaderEpoch]:
+        """Partitions that this broker should lead in an epoch that was led before, each with the latest epoch that its
+        log knows. It may not, and no other broker will start a new epoch."""
+        local = {
+            key: replica.log.epochs.latest_epoch
             for key, replica in self._by_key.items()
             if replica.role is Role.IDLE
             and replica.log.failure is None
             and replica.row.leader == self._host.identity[0]
             and replica.was_led_in(replica.row.leader_epoch)
-        ] + ([] if self.cloud is None else self.cloud.stranded())
+        }
+        return local | ({} if self.cloud is None else dict.fromkeys(self.cloud.stranded(), NO_EPOCH))
 
     async def _remove(self, keys: Sequence[PartitionId], *, sets_aside: bool = False) -> None:
         removed = []

@@ -339,12 +339,14 @@ async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:
 
 
 async def lead_again(broker: Broker) -> None:
-    """Raises the leader epoch of partitions that this broker led until a role change hit a bug: it leads them again, as
-    after a restart."""
+    """Raises the leader epoch of partitions that this broker led until a role change hit a bug, or that it should lead
+    in an epoch that is over: it leads them again, as after a restart."""
     own_id = broker.config.node_id
-    rows = [row for key in broker.replicas.stranded() if (row := broker.view.partition_by_id(*key)) is not None]
-    led = [row for row in rows if row.leader == own_id]
-    changed = [replace(row, leader_epoch=LeaderEpoch(row.leader_epoch + 1)) for row in led]
+    changed = [
+        replace(row, leader_epoch=LeaderEpoch(max(row.leader_epoch, latest) + 1))
+        for key, latest in broker.replicas.stranded().items()
+        if (row := broker.view.partition_by_id(*key)) is not None and row.leader == own_id
+    ]
     stored = await write_rows(broker, changed)
     broker.view.apply_rows(stored)
     await broker.replicas.apply(stored)

@@ -14,7 +14,7 @@ from sexton.replication.local_replica import LocalReplica
 from sexton.replication.replicas import Replicas
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
-from sexton.types import PartitionId
+from sexton.types import LeaderEpoch, PartitionId
 
 
 def _goes_on(self: Health | Segment) -> None:
@@ -25,8 +25,8 @@ async def _stays_open(self: Kept) -> None:
     """Beside whatever log has the name by now."""
 
 
-def _finds_nobody_stranded(self: Replicas) -> list[PartitionId]:
-    return []
+def _finds_nobody_stranded(self: Replicas) -> dict[PartitionId, LeaderEpoch]:
+    return {}
 
 
 async def _begins_its_epoch_first(self: LocalReplica, row: PartitionRow) -> None:
