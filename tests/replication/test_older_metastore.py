@@ -15,7 +15,7 @@ from sexton.records.names import TOPIC_LENGTH_MAX, DirState, PartitionDir, parse
 from sexton.replication.log_folder import LogFolder
 from sexton.simulate.cluster import DATA
 from sexton.simulate.metastore import HOST
-from tests.simulated import TOPIC, Story
+from tests.simulated import TOPIC, Ledger, Story
 
 RECORDS = [(b"key", b"value")] * 5
 
@@ -148,6 +148,48 @@ def test_leader_epochs_that_an_older_metastore_does_not_know_stay_in_the_history
         assert log.epochs.entries[:-1] == known
 
     story.run(script())
+
+
+def test_replicas_take_their_roles_from_an_older_metastore() -> None:
+    """By the newer one the leader was alone in sync. A leader that still counts so acknowledges alone what is lost when
+    another one, in sync by the older metastore, takes over."""
+    story = Story(2)
+    metastore = story.cluster.metastore.inner
+    assert isinstance(metastore, InProcessMetastore)
+    ledger = Ledger(story)
+
+    async def script() -> None:
+        await story.start()
+        await story.create_topic([1, 2])
+        await story.in_sync(1, 2)
+        backup = metastore.backup()
+        for _ in range(2):
+            await leave_alone(story, 1)
+            await story.start(2)
+            await story.in_sync(1, 2)
+        await leave_alone(story, 1)
+        known = story.broker(1).view.revision
+        metastore.restore(backup)
+        await story.until(lambda: story.broker(1).view.revision < known)
+        await story.start(2)
+        await ledger.write(5)
+        assert len(ledger.acknowledged) == 5
+        story.isolate(2)
+        await ledger.write(5)
+        story.cluster.kill(story.node(1), power_lost=False)
+        story.reconnect(2)
+        await story.start(1)
+        await story.led_by(1)
+        assert not ledger.lost(1)
+
+    story.run(script())
+
+
+async def leave_alone(story: Story, leader: int) -> None:
+    for node in story.cluster.nodes.values():
+        if node.broker_id != leader:
+            story.cluster.kill(node, power_lost=False)
+    await story.in_sync(leader)
 
 
 async def restart(story: Story, broker_id: int) -> None:

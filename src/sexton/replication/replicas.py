@@ -181,7 +181,7 @@ class Replicas:
         was received. Or the metastore is an older one, which does not know of them, and others may have raised its
         revision since. So their logs are set aside, as they are where a broker finds them when it starts. What was led
         in the cloud is claimed anew: its offsets, its map of L1 and its row may be of what an older metastore does not
-        know."""
+        know. For the same reason replicas whose row is not the metastore's await a new role."""
         own_id = self._host.identity[0]
         in_cloud = [] if self.cloud is None else self.cloud.keys()
         rows = {key: self._view.partition_by_id(*key) for key in (*self._by_key, *self._unopened, *in_cloud)}
@@ -190,6 +190,10 @@ class Replicas:
         await self._remove([key for key, row in rows.items() if row is not None and row.is_cloud])
         if self.cloud is not None:
             self.cloud.remove(in_cloud)
+        for key, replica in list(self._by_key.items()):
+            row = rows.get(key)
+            if row is not None and row != replica.row and row.partition_epoch <= replica.row.partition_epoch:
+                await self._roles.leave(replica)
 
     async def apply_failed(self) -> None:
         """Tries again what could not be opened or led: a full disk, or a lack of descriptors, may be over."""

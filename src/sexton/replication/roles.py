@@ -74,6 +74,13 @@ class Roles:
         except (OSError, KafkaError) as error:
             logger.error("%r cannot lead: %s", replica, error)
 
+    async def leave(self, replica: LocalReplica) -> None:
+        """The replica is idle until it gets a role by any row, whatever its partition epoch."""
+        async with replica.lock:
+            self.stop_following(replica)
+            replica.stop()
+            await self._host.role_changed(replica)
+
     def stop_following(self, replica: LocalReplica) -> None:
         for fetcher in self._fetchers.values():
             fetcher.forget(replica)
