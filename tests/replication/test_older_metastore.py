@@ -10,7 +10,9 @@ import pytest
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore.inprocess import InProcessMetastore
+from sexton.client.admin import Admin
 from sexton.errors import NotALogError
+from sexton.ports.metastore import BrokerStatus
 from sexton.records.names import TOPIC_LENGTH_MAX, DirState, PartitionDir, parse_partition_dir
 from sexton.replication.log_folder import LogFolder
 from sexton.simulate.cluster import DATA
@@ -181,6 +183,42 @@ def test_replicas_take_their_roles_from_an_older_metastore() -> None:
         await story.start(1)
         await story.led_by(1)
         assert not ledger.lost(1)
+
+    story.run(script())
+
+
+def test_a_broker_that_was_fenced_meanwhile_knows_no_row_of_the_newer_metastore() -> None:
+    """Rows that it knew have higher partition epochs: it would lead on, and could not write any of them, for ever."""
+    story = Story(3)
+    metastore = story.cluster.metastore.inner
+    assert isinstance(metastore, InProcessMetastore)
+
+    async def script() -> None:
+        await story.start()
+        await story.create_topic([1, 2, 3])
+        await story.write(*RECORDS)
+        await story.in_sync(1, 2, 3)
+        backup = metastore.backup()
+        await leave_alone(story, 1)
+        await story.start(2, 3)
+        await story.in_sync(1, 2, 3)
+        await leave_alone(story, 1)
+        known = story.broker(1).view.revision
+        name = story.node(1).name
+        story.fabric.cut(name, HOST)
+        story.isolate(1)
+        metastore.restore(backup)
+        await story.start(2, 3)
+        await story.led_by(2)
+        story.admin = Admin(story.new_client())
+        while story.broker(2).view.revision <= known:
+            await story.create_topic([2], topic=f"other-{story.broker(2).view.revision}")
+        story.fabric.heal(name, HOST)
+        story.reconnect(1)
+        await story.until(lambda: story.broker(1).registration.row.status is BrokerStatus.ACTIVE)
+        await story.in_sync(1, 2, 3)
+        await story.led_by(1)
+        assert not story.replica(2).is_leader
 
     story.run(script())
 

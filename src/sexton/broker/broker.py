@@ -319,7 +319,7 @@ class Broker:
         if renewing.done():
             renewing.result()
         async with self._catching_up:
-            delta = self.view.apply(await self.metastore.read_changes(0))
+            delta = self.view.start_over(await self.metastore.read_changes(0))
             self.groups.topics_deleted([topic.name for topic in delta.deleted])
             await self.replicas.remove_unplaced()  # replicas that were removed while this process was fenced
             self._reconfigure(delta.configs)

@@ -182,7 +182,7 @@ class ClusterView:
 
     def _apply_snapshot(self, snapshot: Changes) -> ViewDelta:
         if snapshot.revision < self.revision:
-            return self._start_over(snapshot)
+            return self.start_over(snapshot)
         self.revision = snapshot.revision
         named = {topic.topic_id for topic in snapshot.topics}
         gone = [topic_id for topic_id in self._topics if topic_id not in named]
@@ -203,7 +203,9 @@ class ClusterView:
             del self._brokers[broker_id]
             self.version += 1
 
-    def _start_over(self, snapshot: Changes) -> ViewDelta:
+    def start_over(self, snapshot: Changes) -> ViewDelta:
+        """Knows nothing but the snapshot. Also for who has just registered: others may have raised the revision of an
+        older metastore since."""
         before, settings = dict(self._topics), dict(self._settings)
         self._forget_everything()
         self.revision = snapshot.revision
