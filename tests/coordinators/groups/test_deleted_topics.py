@@ -32,6 +32,7 @@ class Deletions(Harness):
     def forget(self, *names: str) -> int:
         """As the service does when it hears of deleted topics, or has loaded. Returns how many records that took."""
         before = len(self.records)
+        self.coordinator.topics_deleted(names)
         while (effects := self.coordinator.forget_deleted(names or None, self.now)).records:
             assert len(effects.records) <= EXPIRED_COUNT_MAX
             self.take(effects)

@@ -204,6 +204,69 @@ def test_an_offset_of_the_next_topic_of_a_name_survives_a_deletion_that_could_no
     run(test())
 
 
+@pytest.mark.parametrize("is_loading", [False, True])
+def test_an_offset_goes_with_its_topic_whatever_time_it_was_by_the_clock_of_its_coordinator(is_loading: bool) -> None:
+    """It names no topic, and another broker, whose clock was ahead, has taken it."""
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        service = cluster.service()
+        old = r.OffsetKey(GROUP, "t", 0)
+        await log.append([r.encode((old, r.OffsetValue(2, "", service.now().wall_ms + 60_000)))], 1)
+        loading = service.load(PARTITION, log)
+        if not is_loading:
+            await loading
+        cluster.seen.make_again("t")
+        service.topics_deleted(["t"])
+        await loading
+        while len(kept(log)) < 2:
+            await asyncio.sleep(0.001)
+        assert kept(log)[1:] == [(old, None)]
+
+    run(test())
+
+
+def test_an_offset_of_a_deleted_topic_is_not_told_for_the_next_one_while_it_cannot_be_deleted() -> None:
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        await (service := cluster.service()).load(PARTITION, log)
+        await service.commit_offsets(replace(commit(1), retention_ms=60_000))
+        log.has_too_few_in_sync = True
+        cluster.seen.make_again("t")
+        service.topics_deleted(["t"])
+        assert await offset_of(service) == -1
+
+    run(test())
+
+
+def test_deletions_that_wait_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "UNWRITABLE_PAUSE_MS", 1)
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        names = [f"gone-{number}" for number in range(20)]
+        for name in names:
+            cluster.seen.set(name, 1)
+        await (service := cluster.service()).load(PARTITION, log)
+        await service.commit_offsets(replace(commit(1), topics=[(name, [CommittedOffset(0, 1)]) for name in names]))
+        log.has_too_few_in_sync = True
+        before = len(asyncio.all_tasks())
+        for name in names:
+            cluster.seen.delete(name)
+            service.topics_deleted([name])
+            await asyncio.sleep(0.001)
+        assert len(asyncio.all_tasks()) == before + 1
+        log.has_too_few_in_sync = False
+        while len(kept(log)) < 2 * len(names):
+            await asyncio.sleep(0.001)
+        assert len(asyncio.all_tasks()) == before
+
+    run(test())
+
+
 def test_offsets_of_a_deleted_topic_are_taken_back() -> None:
     async def test() -> None:
         log = FakeLog()

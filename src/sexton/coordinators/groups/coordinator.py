@@ -311,11 +311,16 @@ class GroupCoordinator:
         self.core.begin(now)
         return self._offsets.delete(name, topics), self.core.effects
 
-    def forget_deleted(self, names: Collection[str] | None, now: Now, deleted_ms: int | None = None) -> Effects:
-        """Deletes offsets of deleted topics, of these names or of all; `deleted_ms` is when that was heard of, if not
-        now. At most some records per call: repeat until there are none."""
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Called as soon as the deletion is seen: what is committed from now on is of the next topics of these
+        names."""
+        self._offsets.topics_deleted(names)
+
+    def forget_deleted(self, names: Collection[str] | None, now: Now) -> Effects:
+        """Deletes offsets of deleted topics, of these names or of all. At most some records per call: repeat until
+        there are none."""
         self.core.begin(now)
-        self._offsets.forget_deleted(names, now.wall_ms if deleted_ms is None else deleted_ms)
+        self._offsets.forget_deleted(names)
         return self.core.effects
 
     # Groups as a whole

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
 from sexton.coordinators.bounds import is_too_long
 from sexton.coordinators.groups import records as r
@@ -28,6 +30,9 @@ from sexton.coordinators.groups.offsets import is_expired
 from sexton.coordinators.groups.states import ClassicState
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.types import NO_TIMESTAMP, ProducerIdAndEpoch
+
+GONE: Final = uuid.UUID(int=0)
+"""The id of no topic: in memory, that of an offset without one whose topic was deleted."""
 
 TIME_MS_MAX = 2**63 - 1
 EXPIRED_COUNT_MAX = 500
@@ -204,36 +209,45 @@ class OffsetOperations:
         for key in self._core.pending.keys_of(name):
             self._core.write(key, None)
 
-    def forget_deleted(self, names: Collection[str] | None, deleted_ms: int) -> None:
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Offsets of these topics that name no id count as those of a topic that is gone, before they can be deleted:
+        the next topic of the name must not be told them, and those that it gets must stay. Times would not tell them
+        apart, for another coordinator may have taken them, by another clock."""
+        offsets = self._core.offsets
+        for topic in names:
+            for group in offsets.groups_of(topic):
+                for number, value in list(offsets.partitions_of(group, topic)):
+                    if value.topic_id is None:
+                        offsets.put(group, topic, number, replace(value, topic_id=GONE))
+
+    def forget_deleted(self, names: Collection[str] | None) -> None:
         """Deletes offsets of deleted topics with these names; without names (after loading), of any topic that is known
         to be deleted. Writes at most EXPIRED_COUNT_MAX records: call it until it writes none."""
         core = self._core
-        for key in self._of_deleted(names, deleted_ms):
+        for key in self._of_deleted(names):
             if len(core.effects.records) >= EXPIRED_COUNT_MAX:
                 return
             core.write(key, None)
 
-    def _of_deleted(self, names: Collection[str] | None, deleted_ms: int) -> Iterator[r.OffsetKey]:
-        """Yields the keys to delete. An offset without a topic id is deleted only when its topic is named, and if it
-        was committed before the deletion: later ones are of the next topic of the name. If a transaction has a pending
-        offset for the topic that has the name now, a tombstone would delete that too: then the old offset stays,
-        without being returned, until the pending one replaces it."""
+    def _of_deleted(self, names: Collection[str] | None) -> Iterator[r.OffsetKey]:
+        """Yields the keys to delete. A pending offset without a topic id is deleted only when its topic is named. If a
+        transaction has a pending offset for the topic that has the name now, a tombstone would delete that too: then
+        the old offset stays, without being returned, until the pending one replaces it."""
         core = self._core
         pending = {key: values for key, values in core.pending.all() if names is None or key.topic in names}
 
-        def is_gone(topic: str, value: r.OffsetValue) -> bool:
-            if value.topic_id is None:
-                return names is not None and value.commit_timestamp_ms <= deleted_ms
-            return not self._is_told(topic, value)
+        def are_gone(topic: str, values: Iterable[r.OffsetValue]) -> bool:
+            return all(names is not None if v.topic_id is None else not self._is_told(topic, v) for v in values)
 
         for topic in core.offsets.topics() if names is None else names:
             for group in core.offsets.groups_of(topic):
                 for number, value in list(core.offsets.partitions_of(group, topic)):
                     key = r.OffsetKey(group, topic, number)
-                    if all(is_gone(topic, one) for one in (value, *pending.pop(key, ()))):
+                    are_pending_gone = are_gone(topic, pending.pop(key, ()))
+                    if are_pending_gone and not self._is_told(topic, value):
                         yield key
         for key, values in pending.items():
-            if all(is_gone(key.topic, value) for value in values):
+            if are_gone(key.topic, values):
                 yield key
 
     def expire(self) -> bool:

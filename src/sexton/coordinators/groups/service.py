@@ -97,6 +97,13 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
         self.has_caught_up = False
         self._last_token = 0
         self._verifications: dict[ProducerIdAndEpoch, Verification] = {}
+        self.deleted_topics: set[str] = set()
+        """Names whose offsets are still to be deleted: one task does that for all."""
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        self.deleted_topics.update(names)
+        if self.is_loaded:
+            self.coordinator.topics_deleted(names)
 
     def replay(self, batch: Batch, record: Record) -> None:
         owner = _owner_of(batch) if batch.is_transactional else None
@@ -114,6 +121,7 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
             await self._host.catch_up()
             self.has_caught_up = True
         await super().load()
+        self.coordinator.topics_deleted(self.deleted_topics)
         await self.until_writable()
         while not self.is_closed and (gone := self.coordinator.forget_deleted(None, self.now())).records:
             self.carry_out(gone)
@@ -204,22 +212,27 @@ class GroupService(CoordinatorService[GroupsPartition]):
     def topics_deleted(self, names: Collection[str]) -> None:
         """Deletes the offsets of deleted topics. Must be called as soon as `topics` shows the deletion."""
         for led in self.led.values() if names else ():
-            forgetting = self._forget_deleted(led, names, self.now().wall_ms)
-            self.supervisor.work(forgetting, "forgetting deleted topics", led.partition)
+            if not led.deleted_topics:
+                self.supervisor.work(self._forget_deleted(led), "forgetting deleted topics", led.partition)
+            led.topics_deleted(names)
 
-    async def _forget_deleted(self, led: GroupsPartition, names: Collection[str], deleted_ms: int) -> None:
+    async def _forget_deleted(self, led: GroupsPartition) -> None:
         loading = self._loading.get(led.partition)
         if loading is not None:
             await asyncio.wait([loading])
 
         def forget() -> tuple[bool, Effects]:
-            effects = led.coordinator.forget_deleted(names, self.now(), deleted_ms)
+            effects = led.coordinator.forget_deleted(names, self.now())
             return bool(effects.records), effects
 
         await led.until_writable()
-        while led.is_loaded and not led.is_closed and self._carry_out(led, forget):
-            await asyncio.sleep(0)
-            await led.until_writable()
+        while led.deleted_topics and led.is_loaded and not led.is_closed:
+            names = frozenset(led.deleted_topics)
+            if self._carry_out(led, forget):
+                await asyncio.sleep(0)
+                await led.until_writable()
+            else:
+                led.deleted_topics -= names
 
     def check_invariants(self) -> None:
         for led in self.led.values():
