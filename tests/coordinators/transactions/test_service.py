@@ -568,6 +568,34 @@ def test_a_marker_that_is_to_count_later_is_not_sent_again_and_counts_once(monke
     run(test())
 
 
+def test_a_marker_that_is_to_count_later_counts_once_even_if_it_is_told_of_again_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether its partition was deleted may be asked twice, on behalf of two loadings, and the metastore be slow the
+    second time. The note that is left would count for the next transaction of an older client, unsent."""
+    monkeypatch.setattr(service, "UNWRITABLE_PAUSE_MS", 20)
+
+    async def test() -> None:
+        world = await World().begun()
+        await world.commit()
+        (first,) = world.due
+        world.log.has_too_few_in_sync = True
+        for place in (P0, P1):
+            world.service.marker_written(first, place)
+        world.log.has_too_few_in_sync = False
+        for place in (P0, P1):
+            world.service.marker_written(first, place)
+        while await world.state() is not State.COMPLETE_COMMIT:
+            await asyncio.sleep(0.001)
+        await world.service.add(AddRequest(ID, FIRST, [P0, P1]))
+        await world.commit()
+        assert world.service.owes(first, P0)
+        await asyncio.sleep(0.05)
+        assert await world.state() is State.PREPARE_COMMIT
+
+    run(test())
+
+
 async def loaded_again(world: World) -> None:
     world.due.clear()
     world.service.on_failed(world.service.led[PARTITION], KafkaError(ErrorCode.not_enough_replicas_after_append))

@@ -207,12 +207,11 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         be recorded, it counts later, if the partition is not loaded again before: then all markers are sent again, and
         the transaction must not end, and another begin, while they are on their way."""
         led = self._find_for(due)
-        if led is None:
+        if led is None or (due, partition) in led.counted_later:
             return
         if not led.is_writable:
-            if (due, partition) not in led.counted_later:
-                led.counted_later.add((due, partition))
-                asyncio.get_running_loop().call_later(UNWRITABLE_PAUSE_MS / 1000, self._count, led, due, partition)
+            led.counted_later.add((due, partition))
+            asyncio.get_running_loop().call_later(UNWRITABLE_PAUSE_MS / 1000, self._count, led, due, partition)
             return
         markers = due.markers
 
