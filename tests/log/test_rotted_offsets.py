@@ -85,6 +85,14 @@ async def test_a_leader_whose_follower_was_sent_one_looks(tmp_path: Path) -> Non
     assert caught.value.code is ErrorCode.kafka_storage_error
 
 
+async def test_what_was_sent_and_is_deleted_by_now_is_not_looked_at(tmp_path: Path) -> None:
+    """A follower that was sent it, and could not take it, asks once more after DeleteRecords."""
+    log = await written(tmp_path)
+    await log.advance_start(40)
+    log.verify(0, 20)
+    assert log.failure is None
+
+
 async def test_a_follower_copies_nothing_above_its_leaders_end(tmp_path: Path) -> None:
     log = await open_log(tmp_path)
     log.append_as_follower(plain(b"a", base_offset=0, last_offset=0, leader_epoch=3), leader_end_offset=5)
