@@ -214,3 +214,13 @@ async def test_a_topic_that_is_compacted_may_have_gaps_anywhere(followed: Follow
     replica.log.reconfigure(TopicConfig(cleanup_policy=frozenset({"compact"})))
     await followed.fetcher.apply([answer(replica, 0, 3, 7, history=HISTORY)])
     assert offsets_of(replica) == [3, 7]
+
+
+@story
+async def test_a_batch_below_all_that_was_asked_for_is_not_one_that_is_held(followed: Followed) -> None:
+    """Its base offset has rotted: passed over, it would be missing from a log that may have gaps."""
+    replica, _ = followed.replicas
+    replica.log.reconfigure(TopicConfig(cleanup_policy=frozenset({"compact"})))
+    await followed.fetcher.apply([answer(replica, 0, 0, 1, history=HISTORY)])
+    await followed.fetcher.apply([answer(replica, 2, 0, 3)])
+    assert offsets_of(replica) == [0, 1]

@@ -336,7 +336,7 @@ async def take_fetched(replica: LocalReplica, fetched: PartitionData) -> None:
     await replica.coordination.take(fetched)
     for part in fetched.records:
         assert isinstance(part, memoryview)
-        fresh = _without_held(part, log.end_offset)
+        fresh = _without_held(part, fetched.held_end_offset, log)
         if fresh and log.start_offset == log.end_offset:
             await _make_room(replica, fresh)
         if fresh:
@@ -354,14 +354,17 @@ def _parts_at_the_start(shared: int, log: Log, fetched: PartitionData) -> bool:
     return log.end_offset < fetched.log_start_offset or (is_other and shared <= fetched.log_start_offset)
 
 
-def _without_held(records: memoryview, end_offset: int) -> memoryview:
+def _without_held(records: memoryview, held_end_offset: int, log: Log) -> memoryview:
     """Skips the batches that an earlier response brought: a request sent to report something, while another one waits
-    at the leader, fetches the same records twice."""
+    at the leader, fetches the same records twice. None of them lies below what the request said is held."""
     position = 0
     while position < len(records):
         head = head_at(records, position, position)
-        if isinstance(head, str) or head.last_offset >= end_offset:
+        if isinstance(head, str) or head.last_offset >= log.end_offset:
             break  # `append_as_follower` reports what is wrong with it
+        if head.last_offset < held_end_offset:
+            what = f"a batch that ends with offset {head.last_offset} came, and {held_end_offset} or more was asked for"
+            raise KafkaError(ErrorCode.corrupt_message, f"{log.place}: {what}")
         position += head.size_bytes
     return records[position:]
 
