@@ -143,6 +143,8 @@ class LedPartition(ABC, Generic[C]):
         self._alarm_ms = 0
         self._quiet_until_ms = 0
         """Timers are not handled before this time."""
+        self._could_not_write = False
+        """Whether the log could not be written when timers were last due."""
 
     async def load(self) -> None:
         """Replays the log. Raises any error of reading it.
@@ -351,6 +353,12 @@ class LedPartition(ABC, Generic[C]):
             self.log.check_writable()
         except KafkaError:
             # Handling timers would write, and that would fail. Live members go on sending heartbeats.
+            self._could_not_write = True
+            self._wait(now.monotonic_ms + UNWRITABLE_PAUSE_MS)
+            return
+        if self._could_not_write:
+            # Who has tried to join meanwhile was refused, and asks again first.
+            self._could_not_write = False
             self._wait(now.monotonic_ms + UNWRITABLE_PAUSE_MS)
             return
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pytest
 
+from sexton.coordinators import partition
 from sexton.coordinators.groups import records as r
 from sexton.coordinators.groups.messages import (
     CommittedOffset,
@@ -554,5 +555,31 @@ def test_after_a_bug_in_what_was_due_the_partition_is_loaded_again() -> None:
             await asyncio.sleep(0)
         assert await offset_of(service) == 1
         assert service.supervisor.bugs == {"a coordinator's timers": 1}
+
+    run(test())
+
+
+def test_who_could_not_join_while_nothing_could_be_recorded_may_ask_again_before_timers_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partition, "UNWRITABLE_PAUSE_MS", 100)
+
+    async def test() -> None:
+        log = FakeLog()
+        service = await loaded(log)
+        first = await service.join(replace(join(), rebalance_timeout_ms=200))
+        await service.sync(SyncRequest(GROUP, first.member_id, None, first.generation, None, None))
+        other = asyncio.ensure_future(service.join(replace(join(), rebalance_timeout_ms=200)))
+        await asyncio.sleep(0.01)
+        log.has_too_few_in_sync = True
+        for _ in range(10):
+            with refused(ErrorCode.coordinator_not_available):
+                await service.join(replace(join(first.member_id), rebalance_timeout_ms=200))
+            await asyncio.sleep(0.05)
+        log.has_too_few_in_sync = False
+        await asyncio.sleep(0.1)  # a client's pause
+        again = await service.join(replace(join(first.member_id), rebalance_timeout_ms=200))
+        assert (again.error, again.member_id) == (ErrorCode.none, first.member_id)
+        await other
 
     run(test())
