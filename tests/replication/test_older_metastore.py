@@ -12,7 +12,7 @@ from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore.inprocess import InProcessMetastore
 from sexton.client.admin import Admin
 from sexton.errors import NotALogError
-from sexton.ports.metastore import BrokerStatus
+from sexton.ports.metastore import BrokerStatus, ConfigScope
 from sexton.records.names import TOPIC_LENGTH_MAX, DirState, PartitionDir, parse_partition_dir
 from sexton.replication.log_folder import LogFolder
 from sexton.simulate.cluster import DATA
@@ -182,6 +182,41 @@ def test_replicas_take_their_roles_from_an_older_metastore() -> None:
         story.reconnect(2)
         await story.start(1)
         await story.led_by(1)
+        assert not ledger.lost(1)
+
+    story.run(script())
+
+
+def test_an_older_metastore_is_noticed_although_others_have_raised_its_revision() -> None:
+    """Between two looks of the leader: it knows by its renewals, which are fewer than they were."""
+    story = Story(2)
+    metastore = story.cluster.metastore.inner
+    assert isinstance(metastore, InProcessMetastore)
+    ledger = Ledger(story)
+
+    async def script() -> None:
+        await story.start()
+        await story.create_topic([1, 2])
+        await story.in_sync(1, 2)
+        backup = metastore.backup()
+        for _ in range(2):
+            await leave_alone(story, 1)
+            await story.start(2)
+            await story.in_sync(1, 2)
+        await leave_alone(story, 1)
+        known = story.broker(1).view.revision
+        metastore.restore(backup)
+        while (revision := (await metastore.read_changes(0)).revision) <= known:
+            await metastore.change_settings(ConfigScope.TOPIC, TOPIC, {"retention.bytes": str(10**9 + revision)})
+        await story.start(2)
+        await ledger.write(5)
+        story.isolate(2)
+        await ledger.write(5)
+        story.cluster.kill(story.node(1), power_lost=False)
+        story.reconnect(2)
+        await story.start(1)
+        await story.led_by(1)
+        assert len(ledger.acknowledged) > 5, "it leads on, with what is in sync by this metastore"
         assert not ledger.lost(1)
 
     story.run(script())

@@ -360,8 +360,8 @@ class Broker:
         while True:
             try:
                 await self.registration.keep_renewing()
-            except LeaseLostError:
-                logger.warning("broker %d was fenced: its lease expired. Registering again", self.config.node_id)
+            except LeaseLostError as error:
+                logger.warning("broker %d lost its lease (%s). Registering again", self.config.node_id, error)
                 await self._rejoin()
 
     async def _keep_retreating(self) -> None:

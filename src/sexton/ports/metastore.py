@@ -199,8 +199,9 @@ class Metastore(WorkQueue, CloudStore, Protocol):
         None if there was none. Raises StaleError if it has changed (in epoch, renewals_count or status) meanwhile."""
         ...
 
-    async def renew_lease(self, broker_id: int, epoch: int) -> None:
-        """Raises LeaseLostError if the broker is fenced or has another epoch."""
+    async def renew_lease(self, broker_id: int, epoch: int) -> int:
+        """Returns how often this registration was renewed by now, more than after any renewal before. Raises
+        LeaseLostError if the broker is fenced or has another epoch."""
         ...
 
     async def set_broker_status(self, broker_id: int, epoch: int, status: BrokerStatus) -> BrokerRow:

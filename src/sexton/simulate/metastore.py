@@ -240,8 +240,9 @@ class SimulatedMetastore:
         answer: BrokerRow = await self._call("register_broker", row, replaces)
         return answer
 
-    async def renew_lease(self, broker_id: int, epoch: int) -> None:
-        await self._call("renew_lease", broker_id, epoch)
+    async def renew_lease(self, broker_id: int, epoch: int) -> int:
+        answer: int = await self._call("renew_lease", broker_id, epoch)
+        return answer
 
     async def set_broker_status(self, broker_id: int, epoch: int, status: BrokerStatus) -> BrokerRow:
         answer: BrokerRow = await self._call("set_broker_status", broker_id, epoch, status)

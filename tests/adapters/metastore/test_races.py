@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from sexton.adapters.metastore import open_metastore
-from sexton.ports.metastore import Metastore, StaleError
+from sexton.ports.metastore import LeaseLostError, Metastore, StaleError
 from tests.adapters.metastore.conftest import Opener
 from tests.adapters.metastore.racing import ROUNDS, SHARED, Won, race, race_in_process
 from tests.adapters.metastore.rows import CLUSTER, partitions, register
@@ -67,8 +67,9 @@ async def test_a_lease_is_either_renewed_or_fenced(opener: Opener, round_: int) 
     renewed, fenced = await asyncio.gather(
         broker_store.renew_lease(1, row.epoch), controller_store.fence_broker(1, row.epoch, 0), return_exceptions=True
     )
-    assert (renewed is None) != (fenced is None)
-    assert await _is_live(broker_store) == (renewed is None)
+    assert renewed == 1 or isinstance(renewed, LeaseLostError)
+    assert (renewed == 1) != (fenced is None)
+    assert await _is_live(broker_store) == (renewed == 1)
     assert fenced is None or isinstance(fenced, StaleError)
 
 

@@ -68,6 +68,7 @@ _RENEW = (
     .where(brokers.c.broker_id == bindparam("id"), brokers.c.epoch == bindparam("of_epoch"))
     .where(brokers.c.status != BrokerStatus.FENCED.value)
     .values(renewals_count=brokers.c.renewals_count + 1)
+    .returning(brokers.c.renewals_count)
 )
 PARTITION_COLUMNS = [column for column in partitions.c if column.name != "revision"]
 _UPDATE_PARTITION = update(partitions).where(
@@ -141,11 +142,13 @@ def _claim_of(row: BrokerRow | None) -> tuple[int, int, BrokerStatus] | None:
     return None if row is None else (row.epoch, row.renewals_count, row.status)
 
 
-def renew_lease(session: Session, broker_id: int, epoch: int) -> None:
+def renew_lease(session: Session, broker_id: int, epoch: int) -> int:
     """Renews in one statement, a transaction by itself. Repeating it, because the first response was lost, does no
     harm."""
-    if session.execute(_RENEW, {"id": broker_id, "of_epoch": epoch}).rowcount == 0:
+    count = session.execute(_RENEW, {"id": broker_id, "of_epoch": epoch}).scalar()
+    if count is None:
         raise _lease_lost(broker_id)
+    return int(count)
 
 
 def set_broker_status(session: Session, broker_id: int, epoch: int, status: BrokerStatus) -> BrokerRow:

@@ -74,8 +74,8 @@ class SqlMetastore:
     async def register_broker(self, row: BrokerRow, replaces: BrokerRow | None) -> BrokerRow:
         return await self.run(operations.register_broker, row, replaces)
 
-    async def renew_lease(self, broker_id: int, epoch: int) -> None:
-        await self.run(operations.renew_lease, broker_id, epoch)
+    async def renew_lease(self, broker_id: int, epoch: int) -> int:
+        return await self.run(operations.renew_lease, broker_id, epoch)
 
     async def set_broker_status(self, broker_id: int, epoch: int, status: BrokerStatus) -> BrokerRow:
         return await self.run(operations.set_broker_status, broker_id, epoch, status)

@@ -18,6 +18,7 @@ from sexton.ports.clock import Clock
 from sexton.ports.metastore import (
     BrokerRow,
     BrokerStatus,
+    LeaseLostError,
     Metastore,
     MetastoreUnavailableError,
     StaleError,
@@ -58,6 +59,8 @@ class Registration:
         lost the registration is retried, and the row that it then replaces is its own."""
         self._start_id: str | None = None
         """Id of the registration that is being tried; the same in every retry."""
+        self._renewals_count = 0
+        """How often the metastore says that this registration was renewed."""
 
     @property
     def row(self) -> BrokerRow:
@@ -92,6 +95,7 @@ class Registration:
                 self._row = await self._metastore.register_broker(row, former)
             except StaleError:
                 continue
+            self._renewals_count = self._row.renewals_count
             self._start_id = None
             self._lease.renewed(sent_ms)
             logger.info("registered as broker %d, epoch %d", *self.identity)
@@ -101,9 +105,18 @@ class Registration:
         self._row = await self._metastore.set_broker_status(*self.identity, status)
 
     async def renew(self) -> None:
-        """Raises LeaseLostError, or MetastoreUnavailableError: then the lease still lasts until it expires."""
+        """Raises LeaseLostError, or MetastoreUnavailableError: then the lease still lasts until it expires.
+
+        A metastore that counts fewer renewals than it did is an older one than before (a backup, a standby that
+        lagged). Its revision need not show that, for others may have raised it since. What this process knows is of
+        another metastore then: it registers anew, and reads everything again."""
         sent_ms = self._clock.monotonic_ms()
-        await self._metastore.renew_lease(*self.identity)
+        count = await self._metastore.renew_lease(*self.identity)
+        if count <= self._renewals_count:
+            known = self._renewals_count
+            what = f"this is an older metastore: it counts {count} renewals, and {known} were counted before"
+            raise LeaseLostError(what, remedy="Register the broker anew")
+        self._renewals_count = count
         self._lease.renewed(sent_ms)
 
     async def keep_renewing(self) -> None:
