@@ -254,7 +254,7 @@ class Replacement:
     compaction_epoch: CompactionEpoch
     """Must be the partition's."""
     settings_hash: int
-    """Of the topic's settings as the plan read them (`hash_of_settings`)."""
+    """Of the topic's settings as the plan read them, with those for all brokers (`hash_of_settings`)."""
     inputs: Sequence[Extent]
     outputs: Sequence[Extent]
     bound: int

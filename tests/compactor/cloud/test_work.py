@@ -25,6 +25,7 @@ from sexton.ports.cloud import CloudPartitionRow, ObjectState, OwnerKind
 from sexton.ports.metastore import ConfigScope, MetastoreUnavailableError
 from sexton.ports.work_queue import CloudWork, WorkKey, WorkRow
 from sexton.records.batch import ControlType
+from sexton.settings.layers import CLUSTER_DEFAULT, set_at_run_time
 from sexton.settings.topic import TopicConfig
 from sexton.types import INT64_MAX
 from tests.adapters.metastore.cloud.world import TOPIC, A, World
@@ -113,7 +114,8 @@ def with_machines(work: Callable[[Broker, Machine, Machine], Coroutine[Any, Any,
         await world.store.change_settings(
             ConfigScope.TOPIC, TOPIC.name, {name.replace("_", "."): value for name, value in named.items()}
         )
-        await world.store.change_settings(ConfigScope.BROKER, "", {"cloud.level.ms": "0"})
+        defaults = {"cloud.level.ms": "0", "log.segment.bytes": "1000000"}
+        await world.store.change_settings(ConfigScope.BROKER, CLUSTER_DEFAULT, defaults)
         await one.lead()
         machines = [Machine(world, one.host.objects, seed) for seed in (1, 2)]
         for machine in machines:
@@ -235,17 +237,24 @@ def test_delete_records_during_compaction_keeps_what_is_above_and_nothing_below(
 
 
 @pytest.mark.parametrize(
-    ("change", "why"), [("policy", "changed"), ("topic", "deleted")], ids=["the policy", "the topic"]
+    ("change", "why"),
+    [("policy", "changed"), ("default policy", "changed"), ("topic", "deleted")],
+    ids=["the policy", "the policy of all topics", "the topic"],
 )
 def test_what_an_operator_changes_meanwhile_refuses_the_compaction(change: str, why: str) -> None:
     async def work(one: Broker, machine: Machine, _: Machine) -> None:
         await write(one, b"a", b"b", b"c")
         await machine.turn(Lane.LEVEL)
         store = one.host.world.store
+        if change == "default policy":
+            await store.change_settings(ConfigScope.BROKER, "", {"log.cleanup.policy": "compact"})
+            await store.change_settings(ConfigScope.TOPIC, TOPIC.name, {"cleanup.policy": None})
 
         async def changes() -> None:
             if change == "policy":
                 await store.change_settings(ConfigScope.TOPIC, TOPIC.name, {"cleanup.policy": "delete"})
+            elif change == "default policy":
+                await store.change_settings(ConfigScope.BROKER, "", {"log.cleanup.policy": "delete"})
             else:
                 await store.delete_topic(TOPIC.topic_id)
 
@@ -299,7 +308,8 @@ def test_leveling_and_merging_cannot_both_replace() -> None:
 
 async def _settings(one: Broker) -> dict[str, str]:
     changes = await one.host.world.store.read_changes(0)
-    return next(dict(row.settings) for row in changes.configs if row.name == TOPIC.name)
+    settings = {row.name: row.settings for row in changes.configs}
+    return set_at_run_time(settings[CLUSTER_DEFAULT], settings[TOPIC.name])
 
 
 def test_many_small_runs_of_a_topic_that_is_not_compacted_are_merged_after_a_leveling() -> None:

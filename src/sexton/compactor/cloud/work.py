@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,7 @@ from sexton.ports.metastore import ConfigScope, Metastore
 from sexton.ports.objects import ObjectStore
 from sexton.ports.work_queue import CloudWork, WorkKey, WorkRow
 from sexton.settings.broker import BROKER_SETTINGS
-from sexton.settings.layers import CLUSTER_DEFAULT, with_overrides
+from sexton.settings.layers import CLUSTER_DEFAULT, set_at_run_time, with_overrides
 from sexton.settings.topic import TopicConfig
 from sexton.types import PartitionId
 
@@ -104,10 +104,14 @@ class CloudWorker:
         return with_overrides(self._view, {}, NO_BROKER, self._settings_of(topic))
 
     def _settings_of(self, topic: str) -> dict[str, str]:
-        return dict(self._view.settings_of(ConfigScope.TOPIC, topic))
+        return set_at_run_time(self._cluster_defaults, self._view.settings_of(ConfigScope.TOPIC, topic))
+
+    @property
+    def _cluster_defaults(self) -> Mapping[str, str]:
+        return self._view.settings_of(ConfigScope.BROKER, CLUSTER_DEFAULT)
 
     def _setting(self, name: str, default: int) -> int:
-        text = self._view.settings_of(ConfigScope.BROKER, CLUSTER_DEFAULT).get(name)
+        text = self._cluster_defaults.get(name)
         return default if text is None else int(BROKER_SETTINGS[name].parse(text))
 
     @property
