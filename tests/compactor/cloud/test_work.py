@@ -546,6 +546,28 @@ def test_a_commit_that_a_metastore_away_made_late_is_not_sent_any_more() -> None
     with_machines(work, **{"delete.retention.ms": "0"})
 
 
+def test_a_compactor_whose_clock_is_ahead_ends_a_horizon_early_and_no_key_comes_back() -> None:
+    """As a broker of Kafka's does (docs/cloud.md, Compaction)."""
+
+    async def work(one: Broker, first: Machine, second: Machine) -> None:
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        await one.append(keyed(b"k", b"v"), keyed(b"k", None), keyed(b"other", b"v"))
+        await one.host.world.fence(1)
+        await first.turn()
+        row = await one.host.world.row()
+        assert row.horizon_ms > first.clock.now_ms() + 23 * HOUR_MS
+        await first.turn()
+        assert await one.host.world.row() == row
+        second.clock.offset_ms = 25 * HOUR_MS
+        await second.turn()
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        assert records(await one.read_all()) == [(2, b"other", b"v")]
+
+    with_machines(work)
+
+
 def test_what_cannot_be_given_back_at_once_is_given_back_when_the_metastore_answers() -> None:
     """All that the job had written would stay pending, and in the store, for as long as this compactor runs; and a
     commit that is still on its way would find it."""
