@@ -318,6 +318,10 @@ class GroupCoordinator:
         self._offsets.forget_deleted(names, now.wall_ms if deleted_ms is None else deleted_ms)
         return self.core.effects
 
+    def with_offsets(self, topics: Collection[str]) -> list[str]:
+        """Those that have offsets, or pending ones."""
+        return self._offsets.with_offsets(topics)
+
     # Groups as a whole
 
     def delete_group(self, name: str, now: Now) -> Effects:

@@ -213,6 +213,11 @@ class OffsetOperations:
                 return
             core.write(key, None)
 
+    def with_offsets(self, topics: Collection[str]) -> list[str]:
+        core = self._core
+        pending = {key.topic for key, _ in core.pending.all()}
+        return [topic for topic in topics if topic in pending or core.offsets.groups_of(topic)]
+
     def _of_deleted(self, names: Collection[str] | None, deleted_ms: int) -> Iterator[r.OffsetKey]:
         """Yields the keys to delete. An offset without a topic id is deleted only when its topic is named, and if it
         was committed before the deletion: later ones are of the next topic of the name. If a transaction has a pending

@@ -95,6 +95,10 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
         """Futures of waiting JoinGroup and SyncGroup requests, by token."""
         self._host = host
         self.has_caught_up = False
+        self.deleted_ms: dict[str, int] = {}
+        """Topics whose offsets are to be deleted, and when that was heard of. Once the log is loaded, those alone that
+        have offsets here: so there are never more than were committed while the log could be written."""
+        self.is_forgetting = False
         self._last_token = 0
         self._verifications: dict[ProducerIdAndEpoch, Verification] = {}
 
@@ -204,22 +208,38 @@ class GroupService(CoordinatorService[GroupsPartition]):
     def topics_deleted(self, names: Collection[str]) -> None:
         """Deletes the offsets of deleted topics. Must be called as soon as `topics` shows the deletion."""
         for led in self.led.values() if names else ():
-            forgetting = self._forget_deleted(led, names, self.now().wall_ms)
-            self.supervisor.work(forgetting, "forgetting deleted topics", led.partition)
+            kept = led.coordinator.with_offsets(names) if led.is_loaded else names
+            led.deleted_ms |= dict.fromkeys(kept, self.now().wall_ms)
+            self._begin_to_forget(led)
 
-    async def _forget_deleted(self, led: GroupsPartition, names: Collection[str], deleted_ms: int) -> None:
-        loading = self._loading.get(led.partition)
-        if loading is not None:
-            await asyncio.wait([loading])
+    def _begin_to_forget(self, led: GroupsPartition) -> None:
+        """One task, however many deletions wait for it."""
+        if led.deleted_ms and not led.is_forgetting:
+            led.is_forgetting = True
+            self.supervisor.work(self._forget_deleted(led), "forgetting deleted topics", led.partition)
+
+    async def _forget_deleted(self, led: GroupsPartition) -> None:
+        try:
+            loading = self._loading.get(led.partition)
+            if loading is not None:
+                await asyncio.wait([loading])
+            await led.until_writable()
+            while led.deleted_ms and led.is_loaded and not led.is_closed:
+                self._forget_some(led, next(iter(led.deleted_ms)))
+                await asyncio.sleep(0)
+                await led.until_writable()
+        finally:
+            led.is_forgetting = False
+
+    def _forget_some(self, led: GroupsPartition, name: str) -> None:
+        deleted_ms = led.deleted_ms.pop(name)  # if there is a bug, it is not met again after each loading
 
         def forget() -> tuple[bool, Effects]:
-            effects = led.coordinator.forget_deleted(names, self.now(), deleted_ms)
+            effects = led.coordinator.forget_deleted([name], self.now(), deleted_ms)
             return bool(effects.records), effects
 
-        await led.until_writable()
-        while led.is_loaded and not led.is_closed and self._carry_out(led, forget):
-            await asyncio.sleep(0)
-            await led.until_writable()
+        if self._carry_out(led, forget):
+            led.deleted_ms[name] = deleted_ms
 
     def check_invariants(self) -> None:
         for led in self.led.values():
@@ -235,7 +255,9 @@ class GroupService(CoordinatorService[GroupsPartition]):
     def _load_again(self, led: GroupsPartition) -> None:
         again = self._new_partition(led.partition, led.transactional_log)
         again.has_caught_up = led.has_caught_up
+        again.deleted_ms = led.deleted_ms
         self._load_into(again)
+        self._begin_to_forget(again)
 
     def _new_partition(self, partition: int, log: TransactionalLog) -> GroupsPartition:
         coordinator = self._new_coordinator()
