@@ -499,6 +499,7 @@ def test_a_compaction_that_took_too_long_tells_of_no_horizon_that_has_passed_and
         await machine.turn(Lane.SMALL)
         assert (await machine.outcomes())[-1] == (CloudWork.COMPACT, TOO_LATE)
         assert (await one.host.world.row()).compaction_epoch == 0
+        await machine.cloud.refresh()
         machine.engine.meanwhile = a_minute_passes
         await machine.turn(Lane.SMALL)
         assert (await machine.outcomes())[-1] == (CloudWork.COMPACT, "committed")
@@ -507,6 +508,27 @@ def test_a_compaction_that_took_too_long_tells_of_no_horizon_that_has_passed_and
         await one.host.world.register(1)
         await one.lead(epoch=one.replica.leader_epoch + 1)
         assert records(await one.read_all()) == [(1, b"k", None), (2, b"other", b"v")]
+
+    with_machines(work, **{"delete.retention.ms": "0"})
+
+
+def test_a_topic_that_is_deleted_after_a_job_that_took_too_long_leaves_nothing_in_memory() -> None:
+    async def work(one: Broker, machine: Machine, _: Machine) -> None:
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        await one.append(keyed(b"k", b"v"), keyed(b"k", None), keyed(b"other", b"v"))
+        await one.host.world.fence(1)
+        await machine.turn(Lane.LEVEL)
+
+        async def a_minute_passes() -> None:
+            machine.clock.offset_ms += 60_000
+
+        machine.engine.meanwhile = a_minute_passes
+        await machine.turn(Lane.SMALL)
+        assert list(machine.cloud._slack_ms) == [A]
+        await one.host.world.store.delete_topic(TOPIC.topic_id)
+        await machine.cloud.refresh()
+        assert not machine.cloud._slack_ms
 
     with_machines(work, **{"delete.retention.ms": "0"})
 

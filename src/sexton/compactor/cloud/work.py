@@ -73,7 +73,7 @@ class CloudWorker:
         self._published: set[WorkKey] = set()
         self._future = FutureTimes()
         self._slack_ms: dict[PartitionId, int] = {}
-        """Of partitions whose last job took longer than it had been given."""
+        """Of partitions whose last job took longer than it had been given, for as long as there are such partitions."""
 
     @property
     def wasted_bytes(self) -> int:
@@ -85,6 +85,7 @@ class CloudWorker:
         """Publishes what is due, if that is not what was published before, or is much more of it, or has become
         overdue. Raises MetastoreUnavailableError."""
         self._view.apply(await self._metastore.read_changes(self._view.revision))
+        self._slack_ms = {key: ms for key, ms in self._slack_ms.items() if self._view.partition_by_id(*key) is not None}
         if not any(row.is_cloud for row in self._view.partitions()) and not self._published:
             return
         limits = DueLimits(level_ms=self._setting("cloud.level.ms", LEVEL_MS))
