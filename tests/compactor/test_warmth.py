@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 from sexton.adapters.metastore import InProcessMetastore
@@ -17,6 +19,7 @@ from sexton.ports.metastore import ConfigScope, TopicRow
 from tests.adapters.metastore.rows import CLUSTER
 from tests.compactor.test_worker import World
 
+DOCS = Path(__file__).parents[2] / "docs"
 TOPIC, INTERNAL = uuid.UUID(int=7), uuid.UUID(int=8)
 COMPACT = {"cleanup.policy": "compact,delete"}
 
@@ -92,4 +95,8 @@ async def test_a_compactor_tells_what_it_has_done(world: World) -> None:
     assert told["sexton_compactor_due"] == 3
     assert told["sexton_compactor_underway"] == 0
     assert told["sexton_compactor_due_to_done_seconds_total"] == 2 * world.time_ms / 1000
+    manual = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    named = set(re.findall(r"sexton_compactor_[a-z_]*[a-z]", manual))
+    assert len(named) > 2
+    assert named <= {name.partition("{")[0] for name in told}
     assert (await pages.answer(Request("/live"))).status == 200

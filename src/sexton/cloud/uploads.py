@@ -41,7 +41,6 @@ from sexton.log.types import Appended
 from sexton.ports.cloud import RUNS_MAX, Extent, ObjectId, Outcome, Owner
 from sexton.ports.cloud import Gather as Commit
 from sexton.ports.disk import Buffer
-from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.object_names import ObjectName
 from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
 from sexton.ports.retrying import until_answered
@@ -289,7 +288,7 @@ class Uploads:
             if link.pieces:
                 self._go_on()
             else:
-                await self._release(link.owner, [link.object_id])  # it was dropped meanwhile
+                self._give_back(link.owner, link.object_id)  # it was dropped meanwhile
         except Exception as bug:
             self._abandon(link, bug)
             raise
@@ -303,7 +302,7 @@ class Uploads:
         try:
             await until_answered(lambda: host.objects.put(key, _whole(link)), host.rng, self._put_failed)
         except asyncio.CancelledError:
-            self._release_later(owner, object_id)  # the store may have it all the same, now or later
+            self._give_back(owner, object_id)  # the store may have it all the same, now or later
             raise
         self._hedging.took((host.clock.monotonic_ms() - since_ms) / 1000)
         return owner, object_id
@@ -319,7 +318,7 @@ class Uploads:
                 done, _ = await asyncio.wait(attempts, return_when=asyncio.FIRST_COMPLETED)
             first = next(attempt for attempt in attempts if attempt in done)
             for other in done - {first}:
-                self._release_later(*other.result())
+                self._give_back(*other.result())
             return first.result()
         finally:
             for attempt in attempts:
@@ -364,19 +363,12 @@ class Uploads:
         if not link.pieces and link in self._chain:
             self._remove(link)
             if link.object_id is not None and link.is_put and link.owner is not None:
-                self._release_later(link.owner, link.object_id)
+                self._give_back(link.owner, link.object_id)
         return not link.pieces
 
-    def _release_later(self, owner: Owner, object_id: ObjectId) -> None:
+    def _give_back(self, owner: Owner, object_id: ObjectId) -> None:
         if not self.is_stopped:
-            self._host.supervisor.work(self._release(owner, [object_id]), "an upload", object_id)
-
-    async def _release(self, owner: Owner, ids: Sequence[ObjectId]) -> None:
-        """Nobody commits them any more. If this fails they go when the owner's registration ends."""
-        try:
-            await self._host.metastore.release_objects(owner, ids)
-        except MetastoreUnavailableError as error:
-            logger.debug("%d objects are released later: %s", len(ids), error)
+            self._pool.give_back(owner, [object_id])
 
     async def _commit_all(self) -> None:
         try:
@@ -510,9 +502,7 @@ class Uploads:
         await asyncio.gather(*tasks, return_exceptions=True)
         for log in list(self._listeners):
             self.leave(log)
-        owner, ids = self._pool.drain()
-        if ids:
-            await self._release(owner, ids)
+        await self._pool.close()
 
     def check_invariants(self) -> None:
         pieces = [piece for link in self._chain for piece in link.pieces]

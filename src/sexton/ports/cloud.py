@@ -254,7 +254,7 @@ class Replacement:
     compaction_epoch: CompactionEpoch
     """Must be the partition's."""
     settings_hash: int
-    """Of the topic's settings as the plan read them (`hash_of_settings`)."""
+    """Of the topic's settings as the plan read them, with those for all brokers (`hash_of_settings`)."""
     inputs: Sequence[Extent]
     outputs: Sequence[Extent]
     bound: int
@@ -307,7 +307,7 @@ class StartAdvanced(NamedTuple):
     outcome: Outcome
     start_offset: int
     has_more: bool
-    """Extents below the start are left: call again."""
+    """The start is not there yet: call again."""
 
 
 class CollectionRow(NamedTuple):
@@ -386,8 +386,8 @@ class CloudStore(Protocol):
         ...
 
     async def advance_start(self, partition: PartitionId, writer_epoch: LeaderEpoch, offset: int) -> StartAdvanced:
-        """Moves the start at once; of the extents wholly below it, 1,000 go with each call. FENCED if another leader
-        has claimed, MISPLACED if the offset lies above the end."""
+        """Moves the start, with each call over at most 1,000 extents, which go. FENCED if another leader has claimed,
+        MISPLACED if the offset lies above the end."""
         ...
 
     async def commit_level(

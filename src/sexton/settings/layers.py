@@ -78,6 +78,12 @@ def with_overrides(
     )
 
 
+def set_at_run_time(cluster_defaults: Mapping[str, str], overrides: Mapping[str, str]) -> dict[str, str]:
+    """What brokers and compactors have in common of a topic's configs, by the topic's names: its own, and those that
+    were set for all brokers."""
+    return {**topic_names(cluster_defaults), **overrides}
+
+
 def group_config(view: SettingsView, static: Mapping[str, str], broker_id: int, group: str) -> GroupConfig:
     """A group's configs as this broker applies them."""
     resolved = describe_group(view, static, broker_id, group)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sexton.broker.produce import refused
 from sexton.broker.produce.refused import KEPT_MS
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode
@@ -473,6 +474,19 @@ async def test_a_new_epoch_or_a_long_time_ends_the_wait_for_a_refused_batch(epoc
     assert await send(client, 1) is ErrorCode.not_enough_replicas
     broker.clock.ms += pause_ms // 2
     assert await send(client, 1, epoch) is ErrorCode.none
+    assert not broker.refused
+
+
+async def test_of_topics_that_are_gone_little_is_remembered_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their names are all that old versions send, and clients may try each of them for minutes."""
+    monkeypatch.setattr(refused, "KEPT_MAX", 5)
+    broker = await serving_broker()
+    client = Client(broker)
+    for number in range(20):
+        assert await send(client, 0, topic=f"gone {number}") is ErrorCode.unknown_topic_or_partition
+    assert len(broker.refused._refused) == 5
+    broker.clock.ms += KEPT_MS
+    assert await send(client, 0) is ErrorCode.none
     assert not broker.refused
 
 

@@ -20,6 +20,7 @@ from sexton.compactor.cloud.losses import Loss, LossError, accept, find_losses
 from sexton.compactor.cloud.planning import plan_level
 from sexton.compactor.cloud.plans import Writer
 from sexton.ports.cloud import Level, ObjectState, Outcome
+from sexton.ports.metastore import ConfigScope
 from sexton.ports.object_names import claim_store
 from sexton.ports.objects import StoreRefusedError, StoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -143,7 +144,9 @@ def test_a_run_of_l1_that_is_lost_is_replaced_and_its_neighbours_are_not() -> No
         assert page is not None
         assert [one.level for one in page.extents] == [Level.L1] * 3
         await scene.lose(2)
+        await scene.world.store.change_settings(ConfigScope.BROKER, "", {"log.cleanup.policy": "compact"})
         await scene.accept(await scene.found(range(2, 3)))
+        await scene.world.store.change_settings(ConfigScope.BROKER, "", {"log.cleanup.policy": None})
         now = await scene.world.store.read_extents(A, 0, 10)
         assert now is not None
         assert (now.extents[0], now.extents[2]) == (page.extents[0], page.extents[2])

@@ -25,6 +25,7 @@ from sexton.ports.cloud import CloudPartitionRow, ObjectState, OwnerKind
 from sexton.ports.metastore import ConfigScope, MetastoreUnavailableError
 from sexton.ports.work_queue import CloudWork, WorkKey, WorkRow
 from sexton.records.batch import ControlType
+from sexton.settings.layers import CLUSTER_DEFAULT, set_at_run_time
 from sexton.settings.topic import TopicConfig
 from sexton.types import INT64_MAX
 from tests.adapters.metastore.cloud.world import TOPIC, A, World
@@ -113,7 +114,8 @@ def with_machines(work: Callable[[Broker, Machine, Machine], Coroutine[Any, Any,
         await world.store.change_settings(
             ConfigScope.TOPIC, TOPIC.name, {name.replace("_", "."): value for name, value in named.items()}
         )
-        await world.store.change_settings(ConfigScope.BROKER, "", {"cloud.level.ms": "0"})
+        defaults = {"cloud.level.ms": "0", "log.segment.bytes": "1000000"}
+        await world.store.change_settings(ConfigScope.BROKER, CLUSTER_DEFAULT, defaults)
         await one.lead()
         machines = [Machine(world, one.host.objects, seed) for seed in (1, 2)]
         for machine in machines:
@@ -235,17 +237,24 @@ def test_delete_records_during_compaction_keeps_what_is_above_and_nothing_below(
 
 
 @pytest.mark.parametrize(
-    ("change", "why"), [("policy", "changed"), ("topic", "deleted")], ids=["the policy", "the topic"]
+    ("change", "why"),
+    [("policy", "changed"), ("default policy", "changed"), ("topic", "deleted")],
+    ids=["the policy", "the policy of all topics", "the topic"],
 )
 def test_what_an_operator_changes_meanwhile_refuses_the_compaction(change: str, why: str) -> None:
     async def work(one: Broker, machine: Machine, _: Machine) -> None:
         await write(one, b"a", b"b", b"c")
         await machine.turn(Lane.LEVEL)
         store = one.host.world.store
+        if change == "default policy":
+            await store.change_settings(ConfigScope.BROKER, "", {"log.cleanup.policy": "compact"})
+            await store.change_settings(ConfigScope.TOPIC, TOPIC.name, {"cleanup.policy": None})
 
         async def changes() -> None:
             if change == "policy":
                 await store.change_settings(ConfigScope.TOPIC, TOPIC.name, {"cleanup.policy": "delete"})
+            elif change == "default policy":
+                await store.change_settings(ConfigScope.BROKER, "", {"log.cleanup.policy": "delete"})
             else:
                 await store.delete_topic(TOPIC.topic_id)
 
@@ -299,7 +308,8 @@ def test_leveling_and_merging_cannot_both_replace() -> None:
 
 async def _settings(one: Broker) -> dict[str, str]:
     changes = await one.host.world.store.read_changes(0)
-    return next(dict(row.settings) for row in changes.configs if row.name == TOPIC.name)
+    settings = {row.name: row.settings for row in changes.configs}
+    return set_at_run_time(settings[CLUSTER_DEFAULT], settings[TOPIC.name])
 
 
 def test_many_small_runs_of_a_topic_that_is_not_compacted_are_merged_after_a_leveling() -> None:
@@ -489,6 +499,7 @@ def test_a_compaction_that_took_too_long_tells_of_no_horizon_that_has_passed_and
         await machine.turn(Lane.SMALL)
         assert (await machine.outcomes())[-1] == (CloudWork.COMPACT, TOO_LATE)
         assert (await one.host.world.row()).compaction_epoch == 0
+        await machine.cloud.refresh()
         machine.engine.meanwhile = a_minute_passes
         await machine.turn(Lane.SMALL)
         assert (await machine.outcomes())[-1] == (CloudWork.COMPACT, "committed")
@@ -497,6 +508,27 @@ def test_a_compaction_that_took_too_long_tells_of_no_horizon_that_has_passed_and
         await one.host.world.register(1)
         await one.lead(epoch=one.replica.leader_epoch + 1)
         assert records(await one.read_all()) == [(1, b"k", None), (2, b"other", b"v")]
+
+    with_machines(work, **{"delete.retention.ms": "0"})
+
+
+def test_a_topic_that_is_deleted_after_a_job_that_took_too_long_leaves_nothing_in_memory() -> None:
+    async def work(one: Broker, machine: Machine, _: Machine) -> None:
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        await one.append(keyed(b"k", b"v"), keyed(b"k", None), keyed(b"other", b"v"))
+        await one.host.world.fence(1)
+        await machine.turn(Lane.LEVEL)
+
+        async def a_minute_passes() -> None:
+            machine.clock.offset_ms += 60_000
+
+        machine.engine.meanwhile = a_minute_passes
+        await machine.turn(Lane.SMALL)
+        assert list(machine.cloud._slack_ms) == [A]
+        await one.host.world.store.delete_topic(TOPIC.topic_id)
+        await machine.cloud.refresh()
+        assert not machine.cloud._slack_ms
 
     with_machines(work, **{"delete.retention.ms": "0"})
 
@@ -534,6 +566,28 @@ def test_a_commit_that_a_metastore_away_made_late_is_not_sent_any_more() -> None
         assert row.horizon_ms >= machine.clock.now_ms() + 20_000
 
     with_machines(work, **{"delete.retention.ms": "0"})
+
+
+def test_a_compactor_whose_clock_is_ahead_ends_a_horizon_early_and_no_key_comes_back() -> None:
+    """As a broker of Kafka's does (docs/cloud.md, Compaction)."""
+
+    async def work(one: Broker, first: Machine, second: Machine) -> None:
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        await one.append(keyed(b"k", b"v"), keyed(b"k", None), keyed(b"other", b"v"))
+        await one.host.world.fence(1)
+        await first.turn()
+        row = await one.host.world.row()
+        assert row.horizon_ms > first.clock.now_ms() + 23 * HOUR_MS
+        await first.turn()
+        assert await one.host.world.row() == row
+        second.clock.offset_ms = 25 * HOUR_MS
+        await second.turn()
+        await one.host.world.register(1)
+        await one.lead(epoch=one.replica.leader_epoch + 1)
+        assert records(await one.read_all()) == [(2, b"other", b"v")]
+
+    with_machines(work)
 
 
 def test_what_cannot_be_given_back_at_once_is_given_back_when_the_metastore_answers() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sexton.coordinators.groups.messages import CommittedOffset, FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
-from sexton.coordinators.groups.offset_operations import EXPIRED_COUNT_MAX
+from sexton.coordinators.groups.offset_operations import EXPIRED_COUNT_MAX, TIME_MS_MAX
 from sexton.coordinators.groups.records import OffsetKey, OffsetValue
 from sexton.protocol.errors import ErrorCode
 from sexton.types import ProducerIdAndEpoch
@@ -32,7 +32,7 @@ class Deletions(Harness):
     def forget(self, *names: str) -> int:
         """As the service does when it hears of deleted topics, or has loaded. Returns how many records that took."""
         before = len(self.records)
-        self.coordinator.topics_deleted(names)
+        self.coordinator.topics_deleted(dict.fromkeys(names, TIME_MS_MAX))
         while (effects := self.coordinator.forget_deleted(names or None, self.now)).records:
             assert len(effects.records) <= EXPIRED_COUNT_MAX
             self.take(effects)

@@ -241,28 +241,65 @@ def test_an_offset_of_a_deleted_topic_is_not_told_for_the_next_one_while_it_cann
     run(test())
 
 
-def test_deletions_that_wait_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletions_that_cannot_be_written_yet_wait_in_one_task_and_only_those_with_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Topics may come and go for as long as too few replicas are in sync."""
     monkeypatch.setattr(partition, "UNWRITABLE_PAUSE_MS", 1)
 
     async def test() -> None:
         log = FakeLog()
         cluster = Cluster()
-        names = [f"gone-{number}" for number in range(20)]
+        names = ["a", "b", "c"]
         for name in names:
             cluster.seen.set(name, 1)
         await (service := cluster.service()).load(PARTITION, log)
         await service.commit_offsets(replace(commit(1), topics=[(name, [CommittedOffset(0, 1)]) for name in names]))
+        await service.commit_offsets(commit(2))
         log.has_too_few_in_sync = True
-        before = len(asyncio.all_tasks())
-        for name in names:
-            cluster.seen.delete(name)
-            service.topics_deleted([name])
-            await asyncio.sleep(0.001)
-        assert len(asyncio.all_tasks()) == before + 1
+        before = asyncio.all_tasks()
+        for number in range(100):
+            name = names[number % 3]
+            cluster.seen.make_again(name)
+            service.topics_deleted([name, f"without offsets {number}"])
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks() - before) == 1
+        assert sorted(service.led[PARTITION].deleted_ms) == names
         log.has_too_few_in_sync = False
-        while len(kept(log)) < 2 * len(names):
+        while len(kept(log)) < 7:
             await asyncio.sleep(0.001)
-        assert len(asyncio.all_tasks()) == before
+        assert dict(kept(log)[4:]) == {r.OffsetKey(GROUP, name, 0): None for name in names}
+        while asyncio.all_tasks() != before:
+            await asyncio.sleep(0.001)
+        assert await offset_of(service) == 2
+
+    run(test())
+
+
+def test_a_deletion_that_waits_is_not_forgotten_when_the_log_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append that was under way fails. The offset names no topic id, so only the deletion itself tells."""
+    monkeypatch.setattr(partition, "UNWRITABLE_PAUSE_MS", 1)
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        old = r.OffsetKey(GROUP, "t", 1)
+        await log.append([r.encode((old, r.OffsetValue(2, "", 1)))], 1)
+        await (service := cluster.service()).load(PARTITION, log)
+        log.gate.clear()
+        under_way = asyncio.ensure_future(service.commit_offsets(commit(1)))
+        await asyncio.sleep(0.005)
+        log.has_too_few_in_sync = True
+        cluster.seen.delete("t")
+        service.topics_deleted(["t"])
+        log.error = KafkaError(ErrorCode.not_enough_replicas)
+        log.gate.set()
+        with refused(ErrorCode.coordinator_not_available):
+            await under_way
+        log.error, log.has_too_few_in_sync = None, False
+        while len(kept(log)) < 2:
+            await asyncio.sleep(0.001)
+        assert kept(log)[-1] == (old, None)
 
     run(test())
 

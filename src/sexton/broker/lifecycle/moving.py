@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +32,7 @@ from sexton.cloud.pool import Pool
 from sexton.errors import CorruptLogError, DamagedObjectError, SextonError
 from sexton.log.log import Log
 from sexton.log.types import Read
-from sexton.ports.cloud import Claimed, Copied, EpochStart, Gather, ObjectId, Outcome, Owner
+from sexton.ports.cloud import Claimed, Copied, EpochStart, Gather, Outcome, Owner
 from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import LeaseLostError, MetastoreUnavailableError, PartitionRow, StaleError, Storage
 from sexton.ports.object_names import ObjectName
@@ -111,13 +110,16 @@ class Mover:
         """Why a partition does not get on, so that it is logged once."""
 
     async def run(self) -> None:
-        while True:
-            due = self._due()
-            steps = [await self._try_step(replica) for replica in due]
-            if not due and (left := self._pool.drain())[1]:
-                await self._release(*left)
-            if not any(steps):
-                await asyncio.sleep(IDLE_MS / 1000)
+        try:
+            while True:
+                due = self._due()
+                steps = [await self._try_step(replica) for replica in due]
+                if not due and (left := self._pool.drain())[1]:
+                    self._pool.give_back(*left)
+                if not any(steps):
+                    await asyncio.sleep(IDLE_MS / 1000)
+        finally:
+            self._pool.stop()
 
     def _due(self) -> list[LocalReplica]:
         """A few at once: those first whose end was asked for, for they are sealed; then those that are MOVING already.
@@ -261,7 +263,7 @@ class Mover:
                 await host.objects.put(key, memoryview(content).toreadonly())
         except (StoreUnavailableError, StoreRefusedError, TimeoutError) as error:
             # Not tried for ever: the log may be sealed. What lands all the same is nobody's.
-            await self._release(owner, [object_id])
+            self._pool.give_back(owner, [object_id])
             if isinstance(error, TimeoutError):
                 raise StoreUnavailableError(f"no answer within {move.sealed_ms} ms", key) from error
             raise
@@ -336,13 +338,6 @@ class Mover:
         await self._broker.catch_up()
         await self._broker.news.tell()
         return True
-
-    async def _release(self, owner: Owner, ids: Sequence[ObjectId]) -> None:
-        """Nobody commits them any more. If this fails they go when the owner's registration ends."""
-        try:
-            await self._host.metastore.release_objects(owner, ids)
-        except MetastoreUnavailableError as error:
-            logger.debug("%d objects are released later: %s", len(ids), error)
 
 
 def _check_movable(replica: LocalReplica) -> None:

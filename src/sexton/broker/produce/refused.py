@@ -38,7 +38,8 @@ KEPT_MAX: Final = 10_000
 gives."""
 
 TopicKey = str | uuid.UUID | None
-"""Topic as the client names it: a leader may have to refuse a topic that it does not know yet."""
+"""Topic as the client names it: a leader may have to refuse a topic that it does not know yet. What is kept of one that
+is deleted needs no care: it goes with its time, like all, and holds nothing back that is sent again to the next one."""
 
 Place = tuple[TopicKey, int, int]
 """(topic, partition, producer id)"""

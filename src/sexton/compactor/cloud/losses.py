@@ -37,6 +37,7 @@ from sexton.ports.work_queue import CompactorRow
 from sexton.records.batch import Batch, decode_all
 from sexton.records.objects import Level as ObjectLevel
 from sexton.records.objects import check_run, find_run, read_batches
+from sexton.settings.layers import CLUSTER_DEFAULT, set_at_run_time
 from sexton.types import NO_EPOCH, PartitionId
 
 logger = logging.getLogger(__name__)
@@ -216,8 +217,9 @@ def _cut(plan: PartitionPlan, lost: Extent) -> PartitionPlan:
 
 
 async def _settings_of(metastore: Metastore, topic: str) -> dict[str, str]:
-    known = (await metastore.read_changes(0)).configs
-    return next((dict(one.settings) for one in known if (one.scope, one.name) == (ConfigScope.TOPIC, topic)), {})
+    known = {(one.scope, one.name): one.settings for one in (await metastore.read_changes(0)).configs}
+    defaults = known.get((ConfigScope.BROKER, CLUSTER_DEFAULT), {})
+    return set_at_run_time(defaults, known.get((ConfigScope.TOPIC, topic), {}))
 
 
 class _WithoutThem(ReferenceCloudEngine):

@@ -77,7 +77,7 @@ async def plan_compaction(
         extents=below,
         settings_hash=hash_of_settings(settings),
         terms=Terms(
-            now_ms=now_ms,
+            now_ms=now_ms,  # by this compactor's clock; what another's may do to horizons: docs/cloud.md, Compaction
             bound=bound,
             delete_retention_ms=max(config.delete_retention_ms, HORIZON_MS_MIN + slack_ms),  # C8
             mtro=OFFSET_MAX,

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,7 @@ from sexton.ports.metastore import ConfigScope, Metastore
 from sexton.ports.objects import ObjectStore
 from sexton.ports.work_queue import CloudWork, WorkKey, WorkRow
 from sexton.settings.broker import BROKER_SETTINGS
-from sexton.settings.layers import CLUSTER_DEFAULT, with_overrides
+from sexton.settings.layers import CLUSTER_DEFAULT, set_at_run_time, with_overrides
 from sexton.settings.topic import TopicConfig
 from sexton.types import PartitionId
 
@@ -73,7 +73,7 @@ class CloudWorker:
         self._published: set[WorkKey] = set()
         self._future = FutureTimes()
         self._slack_ms: dict[PartitionId, int] = {}
-        """Of partitions whose last job took longer than it had been given."""
+        """Of partitions whose last job took longer than it had been given, for as long as there are such partitions."""
 
     @property
     def wasted_bytes(self) -> int:
@@ -85,6 +85,7 @@ class CloudWorker:
         """Publishes what is due, if that is not what was published before, or is much more of it, or has become
         overdue. Raises MetastoreUnavailableError."""
         self._view.apply(await self._metastore.read_changes(self._view.revision))
+        self._slack_ms = {key: ms for key, ms in self._slack_ms.items() if self._view.partition_by_id(*key) is not None}
         if not any(row.is_cloud for row in self._view.partitions()) and not self._published:
             return
         limits = DueLimits(level_ms=self._setting("cloud.level.ms", LEVEL_MS))
@@ -104,10 +105,14 @@ class CloudWorker:
         return with_overrides(self._view, {}, NO_BROKER, self._settings_of(topic))
 
     def _settings_of(self, topic: str) -> dict[str, str]:
-        return dict(self._view.settings_of(ConfigScope.TOPIC, topic))
+        return set_at_run_time(self._cluster_defaults, self._view.settings_of(ConfigScope.TOPIC, topic))
+
+    @property
+    def _cluster_defaults(self) -> Mapping[str, str]:
+        return self._view.settings_of(ConfigScope.BROKER, CLUSTER_DEFAULT)
 
     def _setting(self, name: str, default: int) -> int:
-        text = self._view.settings_of(ConfigScope.BROKER, CLUSTER_DEFAULT).get(name)
+        text = self._cluster_defaults.get(name)
         return default if text is None else int(BROKER_SETTINGS[name].parse(text))
 
     @property

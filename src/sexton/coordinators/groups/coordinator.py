@@ -9,7 +9,7 @@ seen. A request that is refused raises KafkaError and changes nothing that is re
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from sexton.coordinators.bounds import DUE_COUNT_MAX, DUE_RECORDS_MAX
@@ -311,10 +311,10 @@ class GroupCoordinator:
         self.core.begin(now)
         return self._offsets.delete(name, topics), self.core.effects
 
-    def topics_deleted(self, names: Collection[str]) -> None:
-        """Called as soon as the deletion is seen: what is committed from now on is of the next topics of these
+    def topics_deleted(self, until_ms: Mapping[str, int]) -> None:
+        """Called as soon as the deletion is seen: what is committed later than that is of the next topics of these
         names."""
-        self._offsets.topics_deleted(names)
+        self._offsets.topics_deleted(until_ms)
 
     def forget_deleted(self, names: Collection[str] | None, now: Now) -> Effects:
         """Deletes offsets of deleted topics, of these names or of all. At most some records per call: repeat until
@@ -322,6 +322,10 @@ class GroupCoordinator:
         self.core.begin(now)
         self._offsets.forget_deleted(names)
         return self.core.effects
+
+    def with_offsets(self, topics: Collection[str]) -> list[str]:
+        """Those that have offsets, or pending ones."""
+        return self._offsets.with_offsets(topics)
 
     # Groups as a whole
 

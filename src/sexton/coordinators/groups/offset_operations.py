@@ -9,7 +9,7 @@ Kafka; what is returned does not depend on that.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -209,15 +209,15 @@ class OffsetOperations:
         for key in self._core.pending.keys_of(name):
             self._core.write(key, None)
 
-    def topics_deleted(self, names: Collection[str]) -> None:
-        """Offsets of these topics that name no id count as those of a topic that is gone, before they can be deleted:
-        the next topic of the name must not be told them, and those that it gets must stay. Times would not tell them
-        apart, for another coordinator may have taken them, by another clock."""
+    def topics_deleted(self, until_ms: Mapping[str, int]) -> None:
+        """Offsets of these topics that name no id and were committed until then count as those of a topic that is gone,
+        before they can be deleted: the next topic of the name must not be told them, and those that it gets must
+        stay."""
         offsets = self._core.offsets
-        for topic in names:
+        for topic, topic_ms in until_ms.items():
             for group in offsets.groups_of(topic):
                 for number, value in list(offsets.partitions_of(group, topic)):
-                    if value.topic_id is None:
+                    if value.topic_id is None and value.commit_timestamp_ms <= topic_ms:
                         offsets.put(group, topic, number, replace(value, topic_id=GONE))
 
     def forget_deleted(self, names: Collection[str] | None) -> None:
@@ -228,6 +228,11 @@ class OffsetOperations:
             if len(core.effects.records) >= EXPIRED_COUNT_MAX:
                 return
             core.write(key, None)
+
+    def with_offsets(self, topics: Collection[str]) -> list[str]:
+        core = self._core
+        pending = {key.topic for key, _ in core.pending.all()}
+        return [topic for topic in topics if topic in pending or core.offsets.groups_of(topic)]
 
     def _of_deleted(self, names: Collection[str] | None) -> Iterator[r.OffsetKey]:
         """Yields the keys to delete. A pending offset without a topic id is deleted only when its topic is named. If a

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from sexton.coordinators.groups.coordinator import GroupCoordinator
@@ -42,6 +44,7 @@ from sexton.coordinators.groups.messages import (
     SyncAnswer,
     SyncRequest,
 )
+from sexton.coordinators.groups.offset_operations import TIME_MS_MAX
 from sexton.coordinators.groups.records import encode
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.host import GroupHost
@@ -95,15 +98,33 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
         """Futures of waiting JoinGroup and SyncGroup requests, by token."""
         self._host = host
         self.has_caught_up = False
+        self.deleted_ms: dict[str, int] = {}
+        """Topics whose offsets are to be deleted, and up to which time an offset without an id is of the deleted topic
+        if the log is loaded again. Once it is loaded, those alone that have offsets here: so there are never more than
+        were committed while the log could be written."""
+        self.is_forgetting = False
         self._last_token = 0
         self._verifications: dict[ProducerIdAndEpoch, Verification] = {}
-        self.deleted_topics: set[str] = set()
-        """Names whose offsets are still to be deleted: one task does that for all."""
 
     def topics_deleted(self, names: Collection[str]) -> None:
-        self.deleted_topics.update(names)
+        """All that is known now is of the deleted topics, whatever times it was committed at: another coordinator may
+        have taken it, by another clock. Times are asked only when the log is loaded again."""
+        self.deleted_ms |= dict.fromkeys(names, TIME_MS_MAX)
         if self.is_loaded:
-            self.coordinator.topics_deleted(names)
+            self._find_deleted()
+
+    def _find_deleted(self) -> None:
+        """Once per loading, and when more topics were deleted."""
+        self.coordinator.topics_deleted(self.deleted_ms)
+        now_ms = self.now().wall_ms
+        found = self.coordinator.with_offsets(self.deleted_ms)
+        self.deleted_ms = {name: min(self.deleted_ms[name], now_ms) for name in found}
+
+    def are_forgotten(self, until_ms: Mapping[str, int]) -> None:
+        """Those that have not been deleted once more meanwhile."""
+        for name, name_ms in until_ms.items():
+            if self.deleted_ms.get(name) == name_ms:
+                del self.deleted_ms[name]
 
     def replay(self, batch: Batch, record: Record) -> None:
         owner = _owner_of(batch) if batch.is_transactional else None
@@ -121,7 +142,7 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
             await self._host.catch_up()
             self.has_caught_up = True
         await super().load()
-        self.coordinator.topics_deleted(self.deleted_topics)
+        self._find_deleted()
         await self.until_writable()
         while not self.is_closed and (gone := self.coordinator.forget_deleted(None, self.now())).records:
             self.carry_out(gone)
@@ -212,27 +233,35 @@ class GroupService(CoordinatorService[GroupsPartition]):
     def topics_deleted(self, names: Collection[str]) -> None:
         """Deletes the offsets of deleted topics. Must be called as soon as `topics` shows the deletion."""
         for led in self.led.values() if names else ():
-            if not led.deleted_topics:
-                self.supervisor.work(self._forget_deleted(led), "forgetting deleted topics", led.partition)
             led.topics_deleted(names)
+            self._begin_to_forget(led)
+
+    def _begin_to_forget(self, led: GroupsPartition) -> None:
+        """One task, however many deletions wait for it."""
+        if led.deleted_ms and not led.is_forgetting:
+            led.is_forgetting = True
+            self.supervisor.work(self._forget_deleted(led), "forgetting deleted topics", led.partition)
 
     async def _forget_deleted(self, led: GroupsPartition) -> None:
-        loading = self._loading.get(led.partition)
-        if loading is not None:
-            await asyncio.wait([loading])
+        try:
+            loading = self._loading.get(led.partition)
+            if loading is not None:
+                await asyncio.wait([loading])
+            await led.until_writable()
+            while led.deleted_ms and led.is_loaded and not led.is_closed:
+                names = dict(led.deleted_ms)
+                while self._carry_out(led, partial(self._forget_some, led, names)):
+                    await asyncio.sleep(0)
+                    await led.until_writable()
+                with suppress(KafkaError):
+                    await led.committed()  # else the log is loaded again, and with it what is still to be deleted
+                    led.are_forgotten(names)
+        finally:
+            led.is_forgetting = False
 
-        def forget() -> tuple[bool, Effects]:
-            effects = led.coordinator.forget_deleted(names, self.now())
-            return bool(effects.records), effects
-
-        await led.until_writable()
-        while led.deleted_topics and led.is_loaded and not led.is_closed:
-            names = frozenset(led.deleted_topics)
-            if self._carry_out(led, forget):
-                await asyncio.sleep(0)
-                await led.until_writable()
-            else:
-                led.deleted_topics -= names
+    def _forget_some(self, led: GroupsPartition, names: Collection[str]) -> tuple[bool, Effects]:
+        effects = led.coordinator.forget_deleted(names, self.now())
+        return bool(effects.records), effects
 
     def check_invariants(self) -> None:
         for led in self.led.values():
@@ -248,7 +277,9 @@ class GroupService(CoordinatorService[GroupsPartition]):
     def _load_again(self, led: GroupsPartition) -> None:
         again = self._new_partition(led.partition, led.transactional_log)
         again.has_caught_up = led.has_caught_up
+        again.deleted_ms = led.deleted_ms
         self._load_into(again)
+        self._begin_to_forget(again)
 
     def _new_partition(self, partition: int, log: TransactionalLog) -> GroupsPartition:
         coordinator = self._new_coordinator()

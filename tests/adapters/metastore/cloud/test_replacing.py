@@ -7,8 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from sexton.ports.cloud import Extent, Level, ObjectState, WrittenObject
+from sexton.ports.cloud import (
+    Extent,
+    Level,
+    ObjectState,
+    Outcome,
+    WrittenObject,
+    hash_of_settings,
+)
 from sexton.ports.metastore import ConfigScope
+from sexton.settings.layers import CLUSTER_DEFAULT
 from tests.adapters.metastore.cloud.world import (
     ACCEPTED,
     COMPACTOR,
@@ -16,6 +24,7 @@ from tests.adapters.metastore.cloud.world import (
     LOST,
     MISPLACED,
     NOW_MS,
+    SETTINGS,
     TOPIC,
     A,
     B,
@@ -251,14 +260,35 @@ async def test_a_merge_over_what_is_clean_and_what_is_not_is_refused(world: Worl
     assert await world.replace(A, inputs, l1(0, 20, await pending_l1(world)), bound=0) is MISPLACED
 
 
-async def test_a_plan_of_other_settings_is_refused(world: World) -> None:
+@pytest.mark.parametrize(
+    ("scope", "name", "setting", "told"),
+    [
+        (ConfigScope.TOPIC, TOPIC.name, "cleanup.policy", MISPLACED),
+        (ConfigScope.BROKER, CLUSTER_DEFAULT, "log.cleanup.policy", MISPLACED),
+        (ConfigScope.BROKER, "1", "log.cleanup.policy", ACCEPTED),
+        (ConfigScope.BROKER, CLUSTER_DEFAULT, "cloud.gc.round.ms", ACCEPTED),
+    ],
+    ids=["the topic's", "all brokers'", "one broker's", "no topic's"],
+)
+async def test_a_plan_of_other_settings_is_refused(
+    world: World, scope: ConfigScope, name: str, setting: str, told: Outcome
+) -> None:
     await world.leveled_to(A, 0, 20)
     inputs, new = await world.l1_of(A), await pending_l1(world)
     change = await world.replacement(A, inputs, l1(0, 20, new))
-    await world.store.change_settings(ConfigScope.TOPIC, TOPIC.name, {"cleanup.policy": "delete"})
-    told = await world.commit_replacement([WrittenObject(new, 50)], change)
-    assert told is MISPLACED
-    assert await world.state(new) is ObjectState.GARBAGE
+    await world.store.change_settings(scope, name, {setting: "1000" if "ms" in setting else "compact"})
+    assert await world.commit_replacement([WrittenObject(new, 50)], change) is told
+    assert await world.state(new) is (ObjectState.LIVE if told is ACCEPTED else ObjectState.GARBAGE)
+
+
+async def test_a_default_that_the_topic_has_its_own_value_for_changes_no_plan(world: World) -> None:
+    settings = {**SETTINGS, "cleanup.policy": "compact"}
+    await world.store.change_settings(ConfigScope.TOPIC, TOPIC.name, settings)
+    await world.leveled_to(A, 0, 20)
+    inputs, new = await world.l1_of(A), await pending_l1(world)
+    change = await world.replacement(A, inputs, l1(0, 20, new), settings_hash=hash_of_settings(settings))
+    await world.store.change_settings(ConfigScope.BROKER, CLUSTER_DEFAULT, {"log.cleanup.policy": "delete"})
+    assert await world.commit_replacement([WrittenObject(new, 50)], change) is ACCEPTED
 
 
 async def test_a_compactor_that_slept_for_hours_commits_nothing(world: World) -> None:

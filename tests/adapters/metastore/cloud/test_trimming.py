@@ -8,7 +8,7 @@ import pytest
 
 from sexton.adapters.metastore import operations
 from sexton.adapters.metastore.cloud import trimming
-from sexton.ports.cloud import ObjectState
+from sexton.ports.cloud import Level, ObjectState
 from sexton.ports.metastore import StaleError
 from tests.adapters.metastore.cloud.world import (
     ACCEPTED,
@@ -21,6 +21,7 @@ from tests.adapters.metastore.cloud.world import (
     World,
     aborts,
     gather,
+    l1,
     marker,
     run,
 )
@@ -67,8 +68,38 @@ async def test_many_extents_go_in_steps(world: World, monkeypatch: pytest.Monkey
     for base in range(0, 50, 10):
         await world.write(A, base, base + 10)
     told = [await world.do("advance_start", A, 1, 45) for _ in range(3)]
-    assert told == [(ACCEPTED, 45, True), (ACCEPTED, 45, True), (ACCEPTED, 45, False)]
+    assert told == [(ACCEPTED, 20, True), (ACCEPTED, 40, True), (ACCEPTED, 45, False)]
     assert await world.extents(A) == [(40, 50, "L0")]
+
+
+async def test_a_leader_that_ends_between_two_steps_leaves_a_log_that_can_be_leveled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes the step after it: the start is not moved again before somebody deletes more."""
+    monkeypatch.setattr(trimming, "TRIMMED_PER_CALL", 2)
+    for base in range(0, 50, 10):
+        await world.write(A, base, base + 10)
+    await world.do("advance_start", A, 1, 45)
+    await world.claim(2, 2, A)
+    page = await world.store.read_extents(A, (await world.row(A)).leveled_offset, 10)
+    assert page is not None
+    assert page.extents[0].base_offset == page.row.leveled_offset == page.row.start_offset == 20
+    await world.leveled_to(A, 20, 30, 40, 50)
+
+
+async def test_a_compaction_between_two_steps_leaves_no_hole(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it makes below the start is left out, and an extent that it did not change may be left below that."""
+    monkeypatch.setattr(trimming, "TRIMMED_PER_CALL", 1)
+    await world.write(A, 0, 50)
+    await world.leveled_to(A, 0, 10, 20, 30, 40, 50)
+    change = (await world.l1_of(A))[2]
+    await world.do("advance_start", A, 1, 45)
+    new = await world.pending(world.compactor, Level.L1)
+    assert await world.replace(A, [change], l1(20, 30, new), bound=50) is ACCEPTED
+    assert [span[:2] for span in await world.extents(A)] == [(10, 20), (20, 30), (30, 40), (40, 50)]
+    while (await world.do("advance_start", A, 1, 45)).has_more:
+        pass
+    assert await world.extents(A) == [(40, 50, "L1")]
 
 
 async def test_aborted_transactions_go_with_their_markers(world: World) -> None:

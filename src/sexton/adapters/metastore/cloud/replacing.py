@@ -7,10 +7,10 @@ nobody's word is taken for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy import ColumnElement, ScalarSelect, delete, func, select
 
 from sexton.adapters.metastore.cloud.objects import discard, make_live, release_references
 from sexton.adapters.metastore.cloud.rows import (
@@ -42,6 +42,7 @@ from sexton.ports.cloud import (
     hash_of_settings,
 )
 from sexton.ports.metastore import ConfigScope
+from sexton.settings.layers import CLUSTER_DEFAULT, set_at_run_time
 from sexton.types import PartitionId
 
 _LEVELED = (
@@ -218,8 +219,13 @@ def _is_boundary(session: Session, key: PartitionId, row: Values, change: Replac
 
 def _settings_hash(session: Session, change: Replacement) -> int:
     name = select(topics.c.name).where(topics.c.topic_id == change.topic_id).scalar_subquery()
-    query = select(configs.c.settings).where(configs.c.scope == ConfigScope.TOPIC.value, configs.c.name == name)
-    return hash_of_settings(session.execute(query).scalar() or {})
+    its_own = _settings(session, ConfigScope.TOPIC, name)
+    return hash_of_settings(set_at_run_time(_settings(session, ConfigScope.BROKER, CLUSTER_DEFAULT), its_own))
+
+
+def _settings(session: Session, scope: ConfigScope, name: str | ScalarSelect[str]) -> Mapping[str, str]:
+    query = select(configs.c.settings).where(configs.c.scope == scope.value, configs.c.name == name)
+    return session.execute(query).scalar() or {}
 
 
 def _replace(session: Session, key: PartitionId, row: Values, change: Replacement, now_ms: int) -> None:

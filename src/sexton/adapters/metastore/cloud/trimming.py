@@ -31,6 +31,8 @@ _COUNTED = ("l0_bytes", "l0_extents_count", "l0_since_ms", "l1_bytes", "dirty_by
 
 
 def advance_start(session: Session, key: PartitionId, writer_epoch: LeaderEpoch, offset: int) -> StartAdvanced:
+    """No further than extents have gone: nobody may come to take the next step, and what lay below the start then could
+    neither be leveled nor trimmed, nor be told from a log by a compaction."""
     with session.writing_apart():
         row = lock_partitions(session, [key]).get(key)
         if row is None:
@@ -40,14 +42,16 @@ def advance_start(session: Session, key: PartitionId, writer_epoch: LeaderEpoch,
         if offset > row["end_offset"]:
             return StartAdvanced(Outcome.MISPLACED, row["start_offset"], False)
         before = dict(row)
-        row["start_offset"] = max(row["start_offset"], offset)
-        removed = _remove(session, key, row["start_offset"], TRIMMED_PER_CALL)
+        target = max(row["start_offset"], offset)
+        removed = _remove(session, key, target, TRIMMED_PER_CALL)
+        has_more = len(removed) == TRIMMED_PER_CALL
+        row["start_offset"] = max(row["start_offset"], removed[-1].end_offset) if has_more else target
         _trim(session, key, row, removed)
         if row != before:
             release_references(session, ((extent.object_id, extent.size_bytes) for extent in removed))
             row["revision"] = session.next_revision()
             write_partitions(session, [row], (*_MOVED, *_COUNTED, "revision"))
-        return StartAdvanced(Outcome.ACCEPTED, row["start_offset"], len(removed) == TRIMMED_PER_CALL)
+        return StartAdvanced(Outcome.ACCEPTED, row["start_offset"], has_more)
 
 
 def _trim(session: Session, key: PartitionId, row: Values, removed: list[Extent]) -> None:
