@@ -271,7 +271,12 @@ class Consumer:
         self.client.subscribe(pattern=pattern)
 
     def _poll(self, timeout_s: float) -> list[Any]:
+        """3.0.12 joins again when its metadata has changed, and forgets that if the poll ends before the answer to its
+        SyncGroup has come: without heartbeats or partitions it polls for ever (with Kafka, too). So it is reminded."""
         found = self.client.poll(timeout_ms=int(timeout_s * 1000))
+        coordinator = self.client._coordinator
+        if getattr(coordinator, "_join_task", None) is not None:  # since 3.0
+            coordinator.request_rejoin()
         return [each for part in found.values() for each in part]
 
     def poll(self, timeout_s: float) -> list[Record]:
