@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
+from sexton.harness.properties import tail_of
 from sexton.verify.clients.base import (
     CALL_TIMEOUT_S,
     Consumer,
@@ -30,7 +31,8 @@ from tests.project import PROJECT_DIR, PYTHON_PATH
 ANSWER_TIMEOUT_S: Final = CALL_TIMEOUT_S + 40
 """Longer than any client is allowed to try, so that it says itself what it waited for."""
 
-TAIL_LINES: Final = 30
+TAIL_LINES: Final = 100
+"""kafka-python says thirty lines of a consumer that joins a group."""
 
 FRANZ_GO: Final = "franz-go"
 DRIVERS: Final = {
@@ -174,6 +176,9 @@ class ClientProcess:
             self._process.kill()
             self._process.wait()
 
+    def describe_end(self) -> str:
+        """How its log ends, for errors."""
+        return tail_of(self.log_path, TAIL_LINES)
+
     def _complaint(self, method: str, what: str) -> AssertionError:
-        lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-        return AssertionError("\n".join([f"{self.client.label}, {method}: {what}. It printed:", *lines]))
+        return AssertionError(f"{self.client.label}, {method}: {what}.\n{self.describe_end()}")

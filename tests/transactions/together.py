@@ -106,5 +106,8 @@ class Together:
         try:
             told: str | None = item.obj(**{name: offered[name] for name in wanted_of(item)})
             return told
+        except Exception as error:  # now, for a test that runs ahead is reported when more has been logged
+            error.add_note(f"{process.describe_end()}\n{self.cluster.describe_end()}")
+            raise
         finally:
             kit.close()

@@ -47,6 +47,11 @@ class UnderTest:
         """Apache Kafka 4 no longer speaks with some (KIP-896)."""
         return client.broker_before_4 and self.is_kafka_4
 
+    def describe_end(self) -> str:
+        """How the logs of its brokers end, for errors."""
+        nodes = [self.running.node(node_id) for node_id in self.running.node_ids] if self.running else []
+        return "\n".join(node.describe_end() for node in nodes)
+
     def name(self, what: str) -> str:
         """That no other test uses."""
         return f"{what}-{self._prefix}-{next(self._numbers)}"

@@ -3,13 +3,15 @@
     python -m sexton.verify.clients.serve sexton.verify.clients.confluent
 
 Each question is a pickled tuple (object, method, arguments); object 0 is the module, and making a `Producer` or
-`Consumer` answers with the number by which it is called from then on. What clients print goes to the standard error.
+`Consumer` answers with the number by which it is called from then on. What clients print, and what those in Python
+log, goes to the standard error.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import importlib
+import logging
 import os
 import pickle
 import sys
@@ -26,6 +28,7 @@ def main() -> None:
     questions = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     objects: dict[int, Any] = {MODULE: importlib.import_module(sys.argv[1])}
     while True:
         try:
