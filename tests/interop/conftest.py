@@ -86,6 +86,7 @@ def start_cluster(
         else:
             running = SextonCluster(brokers, directory, settings, node_settings, store=store)
         with running:
+            running.keep = True  # unless nothing fails, in here or before
             yield ClusterUnderTest(running.bootstrap, brokers, kind[0], running)
             running.keep = request.session.testsfailed > 0
 

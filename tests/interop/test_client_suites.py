@@ -189,10 +189,10 @@ def test_librdkafka_passes_its_own_suite(scenario: str, request: pytest.FixtureR
                 running.create_topic("compacted", config={"cleanup.policy": "compact"})  # keeps Spark warm, as in life
             runner = librdkafka.Runner(tests, cluster.bootstrap, scenario, tmp_path)
             outcomes = runner.run(librdkafka.cases(tests, scenario))
-    print("\n".join(f"{each.duration_s:6.1f} s {each.name}" for each in outcomes))
-    failed = [f"===== {each.name}\n{each.failure}" for each in outcomes if each.failure]
-    assert outcomes
-    assert not failed, f"{len(failed)} of {len(outcomes)} failed:\n" + "\n".join(failed)
+        print("\n".join(f"{each.duration_s:6.1f} s {each.name}" for each in outcomes))
+        failed = [f"===== {each.name}\n{each.failure}" for each in outcomes if each.failure]
+        assert outcomes
+        assert not failed, f"{len(failed)} of {len(outcomes)} failed:\n" + "\n".join(failed)
 
 
 def test_what_is_left_out_of_librdkafkas_suite_is_in_it() -> None:
