@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from sexton.coordinators import partition
+from sexton.coordinators.groups import offset_operations
 from sexton.coordinators.groups import records as r
 from sexton.coordinators.groups.consumer_protocol import ConsumerProtocol
-from sexton.coordinators.groups.messages import CommittedOffset, ConsumerHeartbeatRequest
+from sexton.coordinators.groups.messages import CommittedOffset, ConsumerHeartbeatRequest, OffsetFetchRequest
 from sexton.coordinators.groups.service import GroupService
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -300,6 +301,71 @@ def test_a_deletion_that_waits_is_not_forgotten_when_the_log_is_read_again(monke
         while len(kept(log)) < 2:
             await asyncio.sleep(0.001)
         assert kept(log)[-1] == (old, None)
+
+    run(test())
+
+
+def test_what_was_known_of_a_deleted_topic_before_the_log_is_read_again_deletes_nothing_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An append fails while deletions wait for replicas in sync: they are those of the state that is read again."""
+    monkeypatch.setattr(partition, "UNWRITABLE_PAUSE_MS", 50)
+    monkeypatch.setattr(offset_operations, "EXPIRED_COUNT_MAX", 1)
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        await (service := cluster.service()).load(PARTITION, log)
+        both = [("t", [CommittedOffset(0, 1), CommittedOffset(1, 1)])]
+        await service.commit_offsets(replace(commit(1), topics=both))
+        before = asyncio.all_tasks()
+        log.gate.clear()
+        cluster.seen.make_again("t")
+        service.topics_deleted(["t"])
+        await asyncio.sleep(0)
+        log.has_too_few_in_sync = True
+        await asyncio.sleep(0.01)
+        log.gate.set()  # what was being written fails
+        await asyncio.sleep(0.01)
+        log.has_too_few_in_sync = False
+        await until_loaded(service)
+        await service.commit_offsets(replace(commit(1), topics=[("t", [CommittedOffset(0, 7), CommittedOffset(1, 7)])]))
+        while asyncio.all_tasks() - before:
+            await asyncio.sleep(0.001)
+        await service.load(PARTITION, log)
+        told = await service.fetch_offsets(OffsetFetchRequest(GROUP, topics=[("t", [0, 1])]))
+        assert [one.offset for _, found in told for one in found] == [7, 7]
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_too_late", [False, True])
+def test_nobody_waits_for_a_deletion_of_a_state_that_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, is_too_late: bool
+) -> None:
+    """It would wait for ever, and keep that state."""
+    monkeypatch.setattr(partition, "UNWRITABLE_PAUSE_MS", 20)
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        await (service := cluster.service()).load(PARTITION, log)
+        await service.commit_offsets(commit(1))
+        before = asyncio.all_tasks()
+        log.gate.clear()
+        cluster.seen.delete("t")
+        service.topics_deleted(["t"])
+        await asyncio.sleep(0)
+        log.has_too_few_in_sync = is_too_late
+        await asyncio.sleep(0.005)
+        log.error = KafkaError(ErrorCode.not_enough_replicas_after_append)
+        log.gate.set()
+        await asyncio.sleep(0.005)
+        log.error, log.has_too_few_in_sync = None, False
+        async with asyncio.timeout(5):
+            while asyncio.all_tasks() - before:
+                await asyncio.sleep(0.001)
+        assert kept(log)[-1] == (r.OffsetKey(GROUP, "t", 0), None)
 
     run(test())
 

@@ -250,9 +250,11 @@ class GroupService(CoordinatorService[GroupsPartition]):
             await led.until_writable()
             while led.deleted_ms and led.is_loaded and not led.is_closed:
                 names = dict(led.deleted_ms)
-                while self._carry_out(led, partial(self._forget_some, led, names)):
+                while not led.is_closed and self._carry_out(led, partial(self._forget_some, led, names)):
                     await asyncio.sleep(0)
                     await led.until_writable()
+                if led.is_closed:
+                    return  # what it still writes would come behind what is written by now, and nobody would be told
                 with suppress(KafkaError):
                     await led.committed()  # else the log is loaded again, and with it what is still to be deleted
                     led.are_forgotten(names)
