@@ -268,6 +268,28 @@ def test_settings_that_a_snapshot_lacks_are_among_what_changed(revision: int) ->
     assert (ConfigScope.BROKER, "1") in delta.configs
 
 
+def test_who_starts_over_compares_no_topic_with_every_other() -> None:
+    """A broker that was fenced does, with all topics at once: if that outlasts its lease, it is fenced again."""
+
+    class Compared(uuid.UUID):
+        count = 0
+
+        def __eq__(self, other: object) -> bool:
+            Compared.count += 1
+            return super().__eq__(other)
+
+        __hash__ = uuid.UUID.__hash__
+
+    def topics() -> list[TopicRow]:
+        return [TopicRow(Compared(int=number), f"t{number}", False) for number in range(1, 301)]
+
+    view = ClusterView()
+    view.apply(Changes(10, True, topics=topics()))
+    delta = view.start_over(Changes(11, True, topics=topics()[1:]))
+    assert [topic.name for topic in delta.deleted] == ["t1"]
+    assert Compared.count < 3_000
+
+
 def test_the_version_grows_with_every_change_own_ones_included() -> None:
     view = viewed()
     versions = [view.version]

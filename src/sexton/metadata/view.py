@@ -209,7 +209,8 @@ class ClusterView:
         before, settings = dict(self._topics), dict(self._settings)
         self._forget_everything()
         self.revision = snapshot.revision
-        gone = [topic for topic_id, topic in before.items() if all(t.topic_id != topic_id for t in snapshot.topics)]
+        named = {topic.topic_id for topic in snapshot.topics}
+        gone = [topic for topic_id, topic in before.items() if topic_id not in named]
         delta = self._take(snapshot, gone)
         cleared = tuple(key for key in settings if key not in self._settings)
         return replace(delta, starts_over=True, configs=delta.configs + cleared)
