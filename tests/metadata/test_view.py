@@ -268,6 +268,16 @@ def test_settings_that_a_snapshot_lacks_are_among_what_changed(revision: int) ->
     assert (ConfigScope.BROKER, "1") in delta.configs
 
 
+def test_settings_that_are_as_they_were_are_not_among_what_changed_for_who_starts_over() -> None:
+    """A broker that was fenced would go through all its logs once for each."""
+    view = ClusterView()
+    view.apply(replace(snapshot(10), configs=[SETTINGS]))
+    assert view.start_over(replace(snapshot(11), configs=[SETTINGS])).configs == ()
+    other = replace(SETTINGS, settings={"retention.ms": "2"})
+    assert view.start_over(replace(snapshot(12), configs=[other])).configs == ((ConfigScope.TOPIC, TOPIC.name),)
+    assert view.start_over(replace(snapshot(13), configs=[])).configs == ((ConfigScope.TOPIC, TOPIC.name),)
+
+
 def test_who_starts_over_compares_no_topic_with_every_other() -> None:
     """A broker that was fenced does, with all topics at once: if that outlasts its lease, it is fenced again."""
 

@@ -212,8 +212,9 @@ class ClusterView:
         named = {topic.topic_id for topic in snapshot.topics}
         gone = [topic for topic_id, topic in before.items() if topic_id not in named]
         delta = self._take(snapshot, gone)
-        cleared = tuple(key for key in settings if key not in self._settings)
-        return replace(delta, starts_over=True, configs=delta.configs + cleared)
+        all_set = {**settings, **self._settings}
+        changed = tuple(key for key in all_set if settings.get(key) != self._settings.get(key))
+        return replace(delta, starts_over=True, configs=changed)
 
     def _forget_everything(self) -> None:
         self.controller = None
