@@ -163,6 +163,7 @@ class Crowd:
             trace=self._trace,
             is_over=lambda: self.reading_is_over,
             pause_ms=plan.pause_ms,
+            is_healed=lambda: self.is_healed,
             is_consumer_protocol=plan.is_consumer_protocol,
             rack=plan.rack,
         )

@@ -161,6 +161,7 @@ class GroupReader:
         delivered: dict[TopicPartition, set[int]],
         trace: Trace,
         is_over: Callable[[], bool],
+        is_healed: Callable[[], bool],
         pause_ms: int = 0,
         is_consumer_protocol: bool = False,
         rack: str = "",
@@ -171,6 +172,8 @@ class GroupReader:
         self._is_consumer_protocol = is_consumer_protocol
         self._rack = rack
         self._pause_ms = pause_ms
+        self._is_healed = is_healed
+        """From then on it does not pause: what it still has to read may be hundreds of runs, one a response."""
         self._topics = topics
         self._client = client
         self._history = history
@@ -204,5 +207,5 @@ class GroupReader:
                 self._trace.note(self._name, f"group: {error.what}")
                 self._client.forget(self._group)
                 await asyncio.sleep(BACKOFF_S)
-            await asyncio.sleep(self._pause_ms / 1000)
+            await asyncio.sleep(0 if self._is_healed() else self._pause_ms / 1000)
         await member.close()

@@ -56,8 +56,7 @@ GROUP_RECOVERY_S = 180
 """A group waits for members that are gone: a rebalance of a minute, after a session, after another rebalance."""
 
 CLOUD_GROUP_RECOVERY_S = 600
-"""A broker whose cache holds one run serves one at a time, and a member that pauses asks every two seconds (cloud seed
-1035, which had 182 runs to go)."""
+"""A broker whose cache holds one run serves one at a time (cloud seed 1035, which had 182 runs to go)."""
 
 COMPACTION_RECOVERY_S = 180
 """A compactor leaves alone for half a minute what it failed at, and another waits for the lease of one that is gone."""
